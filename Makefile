@@ -1,0 +1,42 @@
+# Each target sets up what it needs: `make demo` and `make test` work as the first command on a fresh clone.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEMO ?= demo-output
+
+.PHONY: install demo test lint format bench clean
+.DEFAULT_GOAL := install
+
+install: $(VENV)/.installed
+$(VENV)/.installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: install
+	$(BIN)/shiftbench run --output $(DEMO)/runs
+	$(BIN)/shiftbench leaderboard $(DEMO)/runs --output $(DEMO)/leaderboard.csv
+	$(BIN)/shiftbench leaderboard $(DEMO)/runs --output $(DEMO)/leaderboard.html
+	$(BIN)/shiftbench plot $(DEMO)/runs --output $(DEMO)/curves.png
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

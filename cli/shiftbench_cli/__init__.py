@@ -1,0 +1,1 @@
+"""The `shiftbench` command: parses, calls the library, prints."""

@@ -1,0 +1,105 @@
+"""The command group: finds a command's module only when it is called, and words its errors."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+# Name -> (module, one line of help). The modules import torch, which takes seconds: `-h` and a
+# mistyped command must not wait for it.
+COMMANDS = {
+    "run": ("run", "Evaluate models under attacks: the main job."),
+    "leaderboard": ("leaderboard", "Turn records into a CSV, Markdown, LaTeX or HTML table."),
+    "plot": ("plot", "Draw adversarial accuracy against max shift, or heat maps."),
+    "compare": ("compare", "Compare two models on the same images."),
+    "train": ("train", "Train or fine-tune a bundled model with a named recipe."),
+    "list": ("listing", "List models, datasets, attacks or recipes."),
+    "show": ("show", "Draw an image under each kind of shift."),
+    "audit": ("audit", "Find the layers of a model that break shift-equivariance."),
+    "reproduce": ("reproduce", "Put the published figures next to ours."),
+}
+INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in the order of a user's work."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Imports the module of a command."""
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"shiftbench_cli.{COMMANDS[name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the help from the table, without importing any command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolves a command; an unknown one is an error with close matches."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            import difflib
+
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"no command {name!r}.{hint} Commands: {', '.join(COMMANDS)}.")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="shiftbench", prog_name="shiftbench")
+def cli() -> None:
+    """How much does an image classifier's answer depend on where the camera stood?"""
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage."""
+    try:
+        code = cli.main(arguments, prog_name="shiftbench", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted: finished parts are kept; run the same command to go on", err=True)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output left (`| head`): not an error, but Python must not try to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        message, code = _explain(error)
+        click.echo(f"error: {message}", err=True)
+        sys.exit(code)
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """One sentence and an exit code for errors that are the user's to mend; re-raises the rest."""
+    from aft_models.errors import AftModelsError
+    from shiftbench.errors import ShiftbenchError
+
+    if isinstance(error, ShiftbenchError):
+        return str(error), error.exit_code
+    if isinstance(error, AftModelsError):
+        return str(error), 2
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror}", 1
+    raise error

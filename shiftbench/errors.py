@@ -1,0 +1,25 @@
+"""Errors that are the user's to mend: each says what was expected, what came and what to do."""
+
+
+class ShiftbenchError(Exception):
+    """Something went wrong that one sentence explains; the command line exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class UsageError(ShiftbenchError):
+    """The request itself cannot be: an unknown name, an option out of range, a grid too wide."""
+
+    exit_code = 2
+
+
+class ModelError(ShiftbenchError):
+    """A model could not be loaded, or answered with something that is not a row of logits."""
+
+
+class DataError(ShiftbenchError):
+    """Images or labels that cannot be read or do not fit the request."""
+
+
+class RecordError(ShiftbenchError):
+    """A record that cannot be read, written or combined with others."""

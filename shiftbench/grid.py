@@ -1,0 +1,76 @@
+"""Where the camera goes: offsets in pixels, and square grids of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from shiftbench.errors import UsageError
+
+
+@dataclass(frozen=True, order=True)
+class Offset:
+    """A camera move in pixels: `shifted[y, x] = scene[y + dy, x + dx]`."""
+
+    dy: float  # down is positive
+    dx: float  # right is positive
+
+
+ORIGIN = Offset(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The square {(i * step, j * step): -radius <= i, j <= radius}, ordered from the inside out.
+
+    Ring r holds the points with max(|i|, |j|) = r. The inside-out order lets one pass over the
+    grid yield the adversarial accuracy at every radius up to the grid's own.
+    """
+
+    radius: int  # in steps
+    step: Fraction = Fraction(1)  # in pixels; exact, so that six steps of 1/6 make one pixel
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "step", Fraction(self.step).limit_denominator(1000))
+        if self.radius < 0:
+            raise UsageError(f"max shift must be 0 or more steps, got {self.radius}")
+        if self.step <= 0:
+            raise UsageError(f"the step of a grid must be positive, got {self.step}")
+
+    @property
+    def reach(self) -> Fraction:
+        """The largest displacement on an axis, in pixels."""
+        return self.radius * self.step
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether every offset is a whole number of pixels."""
+        return self.step.denominator == 1
+
+    @cached_property
+    def _rings(self) -> dict[Offset, int]:
+        span = range(-self.radius, self.radius + 1)
+        indices = sorted(((i, j) for i in span for j in span), key=lambda p: max(map(abs, p)))
+        return {self._offset(i, j): max(abs(i), abs(j)) for i, j in indices}
+
+    def _offset(self, i: int, j: int) -> Offset:
+        return Offset(float(i * self.step), float(j * self.step))
+
+    def ring(self, offset: Offset) -> int:
+        """The ring an offset of this grid lies on."""
+        return self._rings[offset]
+
+    def up_to(self, radius: int) -> Grid:
+        """The same grid cut down to a smaller radius."""
+        return Grid(radius, self.step)
+
+    def __iter__(self) -> Iterator[Offset]:
+        return iter(self._rings)
+
+    def __len__(self) -> int:
+        return (2 * self.radius + 1) ** 2
+
+    def __contains__(self, offset: object) -> bool:
+        return offset in self._rings

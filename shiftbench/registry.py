@@ -1,0 +1,54 @@
+"""Named things: register once, look up with a helpful error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+from shiftbench.errors import UsageError
+
+T = TypeVar("T")
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for a name nobody registered: close matches first, then a bounded list."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    hint = f" Did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
+    listed = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
+    return UsageError(f"unknown {kind} {name!r}.{hint} Known: {listed}")
+
+
+class Registry(Generic[T]):
+    """An ordered mapping from names to things of one kind that refuses duplicates."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str, entry: T) -> T:
+        """Adds an entry and returns it."""
+        if name in self._entries:
+            raise ValueError(f"{self.kind} {name!r} is registered already")
+        self._entries[name] = entry
+        return entry
+
+    def get(self, name: str) -> T:
+        """Looks an entry up; an unknown name is a UsageError with close matches."""
+        if name not in self._entries:
+            raise unknown_name(self.kind, name, self._entries)
+        return self._entries[name]
+
+    def names(self) -> list[str]:
+        """Every name, in order of registration."""
+        return list(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
