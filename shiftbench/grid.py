@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
 from shiftbench.errors import UsageError
+
+MAX_DENOMINATOR = 1000  # of a step: reads 0.16666667 as 1/6
 
 
 @dataclass(frozen=True, order=True)
@@ -33,11 +36,16 @@ class Grid:
     step: Fraction = Fraction(1)  # in pixels; exact, so that six steps of 1/6 make one pixel
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "step", Fraction(self.step).limit_denominator(1000))
-        if self.radius < 0:
-            raise UsageError(f"max shift must be 0 or more steps, got {self.radius}")
-        if self.step <= 0:
-            raise UsageError(f"the step of a grid must be positive, got {self.step}")
+        if not isinstance(self.radius, int) or self.radius < 0:
+            raise UsageError(
+                f"max shift must be a whole number of steps, 0 or more, got {self.radius}"
+            )
+        if not math.isfinite(self.step) or self.step < Fraction(1, MAX_DENOMINATOR):
+            raise UsageError(
+                f"the step of a grid must be at least 1/{MAX_DENOMINATOR} pixel, got {self.step}"
+            )
+        exact = Fraction(self.step).limit_denominator(MAX_DENOMINATOR)
+        object.__setattr__(self, "step", exact)
 
     @property
     def reach(self) -> Fraction:
@@ -48,6 +56,16 @@ class Grid:
     def is_integer(self) -> bool:
         """Whether every offset is a whole number of pixels."""
         return self.step.denominator == 1
+
+    @cached_property
+    def offsets(self) -> tuple[Offset, ...]:
+        """Every offset in the grid's order; the first is (0, 0)."""
+        return tuple(self._rings)
+
+    @cached_property
+    def rings(self) -> tuple[int, ...]:
+        """The ring of each of `offsets`; never decreases."""
+        return tuple(self._rings.values())
 
     @cached_property
     def _rings(self) -> dict[Offset, int]:

@@ -1,0 +1,76 @@
+"""How much does a classifier's answer depend on where the camera stood?
+
+    import shiftbench
+
+    result = shiftbench.evaluate(model, images, labels, attack="crop", max_shift=6)
+    result.adversarial_accuracy(3)
+
+Names are loaded on first use, so that a command that needs no tensors does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shiftbench.attacks import ATTACKS, Attack
+    from shiftbench.consistency import CONSISTENCIES, Consistency
+    from shiftbench.errors import ShiftbenchError
+    from shiftbench.evaluation import Evaluation, evaluate
+    from shiftbench.grid import Grid, Offset
+    from shiftbench.search import Trace, adversarial_accuracy
+    from shiftbench.shifts import SHIFTS
+    from shiftbench.statistics import PairedComparison, Score, compare_paired, mcnemar, wilson
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ATTACKS",
+    "CONSISTENCIES",
+    "SHIFTS",
+    "Attack",
+    "Consistency",
+    "Evaluation",
+    "Grid",
+    "Offset",
+    "PairedComparison",
+    "Score",
+    "ShiftbenchError",
+    "Trace",
+    "adversarial_accuracy",
+    "compare_paired",
+    "evaluate",
+    "mcnemar",
+    "wilson",
+]
+
+_HOME = {
+    "ATTACKS": "attacks",
+    "Attack": "attacks",
+    "CONSISTENCIES": "consistency",
+    "Consistency": "consistency",
+    "Evaluation": "evaluation",
+    "evaluate": "evaluation",
+    "Grid": "grid",
+    "Offset": "grid",
+    "SHIFTS": "shifts",
+    "ShiftbenchError": "errors",
+    "PairedComparison": "statistics",
+    "Score": "statistics",
+    "compare_paired": "statistics",
+    "mcnemar": "statistics",
+    "wilson": "statistics",
+    "Trace": "search",
+    "adversarial_accuracy": "search",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'shiftbench' has no attribute {name!r}")
+    return getattr(import_module(f"shiftbench.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

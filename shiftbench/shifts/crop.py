@@ -1,0 +1,50 @@
+"""The crop window moves over the canvas by whole pixels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from shiftbench.errors import UsageError
+from shiftbench.grid import Grid, Offset
+from shiftbench.shifts.base import SHIFTS, Views, check_canvas, check_reach, pick, window
+
+
+@dataclass(frozen=True)
+class _CropViews:
+    canvas: Tensor
+    margin: int
+
+    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
+        check_reach(offset, self.margin)
+        if offset.dy % 1 or offset.dx % 1:
+            raise UsageError(
+                f"a crop moves by whole pixels, got the offset ({offset.dy:g}, {offset.dx:g}). "
+                "Use the kind of shift 'bilinear' or 'cyclic' for parts of a pixel"
+            )
+        height, width = (n - 2 * self.margin for n in self.canvas.shape[-2:])
+        top, left = self.margin + int(offset.dy), self.margin + int(offset.dx)
+        return pick(window(self.canvas, top, left, height, width), rows)
+
+
+class Crop:
+    """Whole-pixel moves of the window; the pixels that come into view are the scene's own."""
+
+    def margin(self, grid: Grid) -> int:
+        """As many pixels as the window moves."""
+        if not grid.is_integer:
+            raise UsageError(
+                f"a crop moves by whole pixels, got a grid with step {grid.step}. Use a whole "
+                "step, or the attack 'bilinear' or 'half' for parts of a pixel"
+            )
+        return math.ceil(grid.reach)
+
+    def views(self, canvas: Tensor, margin: int) -> Views:
+        """Every whole-batch view is a slice of the canvas: nothing is copied."""
+        check_canvas(canvas, margin)
+        return _CropViews(canvas, margin)
+
+
+SHIFTS.register("crop", Crop())

@@ -1,0 +1,88 @@
+"""The view is one period of a periodic, band-limited image, read anywhere by sinc interpolation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from shiftbench.grid import Grid, Offset
+from shiftbench.shifts.base import SHIFTS, Views, check_canvas, pick, window
+
+MAX_PHASES = 3  # kept per batch beside the images themselves: all that half-pixel grids need
+
+
+def shift_axis(images: Tensor, offset: float, dim: int) -> Tensor:
+    """Reads a periodic signal at `offset` samples further along `dim`.
+
+    The bin k of the spectrum is multiplied by exp(2 pi i k offset / n). For even n the Nyquist bin
+    belongs to +n/2 and -n/2 alike, so it gets the mean of the two factors, cos(pi offset): a real
+    signal stays real, and a whole offset is `roll`.
+    """
+    n = images.shape[dim]
+    # FFTs of half precision exist only for powers of two, and on some devices not at all.
+    signal = images if images.dtype == torch.float64 else images.float()
+    turns = torch.arange(n // 2 + 1, dtype=torch.float64) * (2 * math.pi * offset / n)
+    factors = torch.polar(torch.ones_like(turns), turns)
+    if n % 2 == 0:
+        factors[-1] = math.cos(math.pi * offset)
+    spectrum = torch.fft.rfft(signal, dim=dim)
+    factors = factors.to(device=spectrum.device, dtype=spectrum.dtype)
+    factors = factors.reshape([-1 if d == dim % images.ndim else 1 for d in range(images.ndim)])
+    shifted: Tensor = torch.fft.irfft(spectrum * factors, n=n, dim=dim)
+    return shifted.to(images.dtype)
+
+
+def _split(offset: float) -> tuple[int, float]:
+    """The whole pixels and the part in [0, 1); equal parts compare equal despite rounding."""
+    whole = math.floor(offset)
+    part = round(offset - whole, 12)
+    return (whole + 1, 0.0) if part == 1.0 else (whole, part)
+
+
+class _CyclicViews:
+    """Whole offsets are rolls; a part of a pixel picks the polyphase image that is rolled."""
+
+    def __init__(self, images: Tensor) -> None:
+        self._images = images
+        self._phases: dict[tuple[float, float], Tensor] = {}
+
+    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
+        (whole_y, part_y), (whole_x, part_x) = _split(offset.dy), _split(offset.dx)
+        images = self._phase(part_y, part_x, rows)
+        return images.roll((-whole_y, -whole_x), (-2, -1)) if whole_y or whole_x else images
+
+    def _phase(self, part_y: float, part_x: float, rows: Tensor | None) -> Tensor:
+        if part_y == part_x == 0:
+            return pick(self._images, rows)
+        if (part_y, part_x) in self._phases:
+            return pick(self._phases[part_y, part_x], rows)
+        # Backward frees what a phase was computed from, so with gradients each view has its own.
+        keep = len(self._phases) < MAX_PHASES and not self._images.requires_grad
+        images = self._images if keep else pick(self._images, rows)
+        if part_y:
+            images = shift_axis(images, part_y, -2)
+        if part_x:
+            images = shift_axis(images, part_x, -1)
+        if not keep:
+            return images
+        self._phases[part_y, part_x] = images
+        return pick(images, rows)
+
+
+class Cyclic:
+    """Content that leaves on one side comes back on the other; any real offset."""
+
+    def margin(self, grid: Grid) -> int:
+        """None: the view is all there is."""
+        return 0
+
+    def views(self, canvas: Tensor, margin: int) -> Views:
+        """Whole offsets need no FFT; grids of halves share three polyphase images per batch."""
+        check_canvas(canvas, margin)
+        height, width = (n - 2 * margin for n in canvas.shape[-2:])
+        return _CyclicViews(window(canvas, margin, margin, height, width))
+
+
+SHIFTS.register("cyclic", Cyclic())
