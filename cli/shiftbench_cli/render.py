@@ -7,8 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from shiftbench.leaderboard import Measured
+from shiftbench.leaderboard import Table as Leaderboard
 from shiftbench.statistics import Score
+from shiftbench.typeset import notes, title
 
 # Tables go to stdout, where a program may read them; progress and remarks go to stderr.
 # Wide enough not to fold cells when piped to a file, where there is no terminal to ask.
@@ -44,5 +48,30 @@ def print_table(
     for column in columns:
         table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(cell) for cell in row))  # never markup: names come from outside
     stdout().print(table)
+
+
+def print_leaderboard(table: Leaderboard) -> None:
+    """Prints a leaderboard to stdout, one table per data set; intervals stand below scores."""
+    for name, part in table.split_by_data().items():
+        columns = part.measured_columns()
+        rows = []
+        for row in part.rows:
+            line = [row.record.model.name, f"{row.record.data.images:,}"]
+            for column in columns:
+                cell = row.cells[column]
+                if isinstance(cell, Measured):
+                    text = percent(cell.score, bound=cell.upper_bound)
+                    line.append(text.replace(" ", "\n", 1))
+                else:
+                    line.append("")
+            rows.append(line)
+        titles = [title(column).replace(" ", "\n", 1) for column in columns]
+        print_table(
+            ["model", "n", *titles],
+            rows,
+            title=name,
+            caption=notes(part, columns),
+            numeric=["n", *titles],
+        )

@@ -1,0 +1,62 @@
+"""`shiftbench plot`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from shiftbench.errors import UsageError
+from shiftbench.output import format_of, require_place
+from shiftbench.plots import ENDINGS, curves_figure, heatmap_figure, save_figure
+from shiftbench.selection import load_records, of_data, of_models
+
+
+@click.command()
+@click.argument("folders", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("curves.png"),
+    show_default=True,
+    help="Picture to write: .png, .pdf or .svg.",
+)
+@click.option(
+    "--kind",
+    type=click.Choice(["curves", "heatmap"]),
+    default="curves",
+    show_default=True,
+    help="curves: against max shift; heatmap: accuracy at each offset (of a --full-grid run).",
+)
+@click.option("-m", "--model", "models", multiple=True, help="Only this model; repeatable.")
+@click.option("-d", "--data", help="Only records of this data set.")
+@click.option("-a", "--attack", "attacks", multiple=True, help="Only this attack; repeatable.")
+@click.option("--allow-mixed", is_flag=True, help="Draw records of different images together.")
+@click.option("--dpi", type=click.IntRange(min=30), default=160, show_default=True)
+def command(
+    folders: tuple[Path, ...],
+    output: Path,
+    kind: str,
+    models: tuple[str, ...],
+    data: str | None,
+    attacks: tuple[str, ...],
+    allow_mixed: bool,
+    dpi: int,
+) -> None:
+    """Draw the records below each DIR (default results/runs)."""
+    require_place(output)
+    format_of(output, ENDINGS)
+    records = of_models(of_data(load_records(folders or [Path("results/runs")]), data), models)
+    if kind == "curves":
+        figure = curves_figure(records, attacks=attacks, allow_mixed=allow_mixed)
+    elif len(records) == 1:
+        figure = heatmap_figure(records[0], attacks=attacks)
+    else:
+        names = ", ".join(f"{r.model.name} on {r.data.name}" for r in records)
+        raise UsageError(
+            f"a heat map shows one record, got {len(records)} ({names}): "
+            "choose with --model and --data"
+        )
+    save_figure(figure, output, dpi=dpi)
+    click.echo(f"{output}: {kind} of {len(records)} record{'s' * (len(records) > 1)}", err=True)

@@ -1,0 +1,57 @@
+"""Pictures for the README, from records: `python docs/make_screenshots.py DIR...`.
+
+The leaderboard page in Chromium (light, dark, phone, a model's detail), and the curves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from shiftbench.page import render_page
+from shiftbench.plots import curves_figure, save_figure
+from shiftbench.selection import load_records, of_data
+
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+SCREENS = {  # name -> (width, height, colour scheme)
+    "leaderboard.png": (1240, 900, "light"),
+    "leaderboard-dark.png": (1240, 900, "dark"),
+    "leaderboard-phone.png": (390, 844, "light"),
+}
+
+
+def main() -> None:
+    """Writes the pictures next to this file, or to `--output`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("records", nargs="*", type=Path, default=[Path("results/runs")])
+    parser.add_argument("--data", help="the data set of the curves")
+    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent)
+    arguments = parser.parse_args()
+    records = load_records(arguments.records)
+    browser_path = shutil.which("chromium") or shutil.which("google-chrome")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        page_file = Path(folder) / "leaderboard.html"
+        page_file.write_text(render_page(records), encoding="utf-8")
+        browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
+        for name, (width, height, scheme) in SCREENS.items():
+            page = browser.new_page(
+                viewport={"width": width, "height": height},
+                color_scheme=scheme,
+                device_scale_factor=2 if width < 600 else 1.5,
+            )
+            page.goto(page_file.as_uri())
+            page.screenshot(path=arguments.output / name, full_page=True)
+            if scheme == "light":
+                page.locator("#table .link").first.click()
+                page.screenshot(path=arguments.output / name.replace("leaderboard", "detail"))
+            page.close()
+        browser.close()
+    save_figure(curves_figure(of_data(records, arguments.data)), arguments.output / "curves.png")
+
+
+if __name__ == "__main__":
+    main()

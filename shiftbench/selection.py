@@ -1,0 +1,87 @@
+"""Which records a table or a figure is about: reading, choosing, refusing what does not mix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from shiftbench.errors import RecordError, UsageError
+from shiftbench.registry import unknown_name
+from shiftbench.results import Record, read_record, read_records
+
+
+def load_records(paths: Iterable[Path]) -> list[Record]:
+    """Reads every record below `paths`; finding none is an error that says how to make some."""
+    folders = list(paths)
+    records = read_records(folders)
+    if not records:
+        places = ", ".join(str(folder) for folder in folders)
+        raise RecordError(f"no records in {places}: make some with `shiftbench run -o DIR`")
+    return records
+
+
+def is_upper_bound(record: Record) -> bool:
+    """Whether the searches sampled their grids, so that adversarial scores can only be too high."""
+    return search_mode(record).startswith("sampled")
+
+
+def search_mode(record: Record) -> str:
+    """How the grids were searched: `exhaustive`, `full_grid` or `sampled:k`."""
+    return str(record.settings.get("mode", "exhaustive"))
+
+
+def data_label(record: Record) -> str:
+    """The images of a record in a few words: `cifar10 test, 10,000 images`."""
+    return f"{record.data.name} {record.data.split}, {record.data.images:,} images"
+
+
+def same_images(records: Sequence[Record]) -> bool:
+    """Whether every record was measured on the same images."""
+    measured = {(r.data.name, r.data.split, r.data.images, r.data.fingerprint) for r in records}
+    return len(measured) <= 1
+
+
+def require_same_images(records: Sequence[Record], *, what: str) -> None:
+    """Refuses records of different images in one comparison."""
+    if same_images(records):
+        return
+    labels = sorted({f"{data_label(r)} ({r.data.fingerprint[:8]})" for r in records})
+    raise UsageError(
+        f"{what} needs records of the same images, got {'; '.join(labels)}: "
+        "choose one with --data, or pass --allow-mixed"
+    )
+
+
+def of_data(records: Sequence[Record], data: str | None) -> list[Record]:
+    """The records of one data set, by name; all of them when no name is given."""
+    if data is None:
+        return list(records)
+    chosen = [record for record in records if record.data.name == data]
+    if not chosen:
+        raise unknown_name("data set in these records", data, {r.data.name for r in records})
+    return chosen
+
+
+def of_models(records: Sequence[Record], models: Sequence[str]) -> list[Record]:
+    """The records of the named models, in that order; all of them when no name is given."""
+    if not models:
+        return list(records)
+    known = {record.model.name for record in records}
+    for model in models:
+        if model not in known:
+            raise unknown_name("model in these records", model, known)
+    return [record for model in models for record in records if record.model.name == model]
+
+
+def find_record(records: Sequence[Record], model: str, *, data: str | None = None) -> Record:
+    """The one record of a model, given by its name or by the folder of its record."""
+    if Path(model).is_dir():
+        return read_record(Path(model))
+    found = of_models(of_data(records, data), [model])
+    if len(found) > 1:
+        places = ", ".join(f"{r.data.name} in {r.folder}" for r in found)
+        raise UsageError(
+            f"{model} has {len(found)} records ({places}): "
+            "choose one with --data, or give its folder"
+        )
+    return found[0]
