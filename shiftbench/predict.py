@@ -42,6 +42,7 @@ class Answers:
 
     def margin(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
         """The logit of the label minus the best other logit, (B,); positive when right."""
+        check_labels(labels, self.logits.shape[1])
         index = torch.from_numpy(labels)[:, None]
         own = self.logits.gather(1, index)[:, 0]
         other = self.logits.scatter(1, index, -torch.inf).amax(1)

@@ -19,6 +19,10 @@ def shift_axis(images: Tensor, offset: float, dim: int) -> Tensor:
     The bin k of the spectrum is multiplied by exp(2 pi i k offset / n). For even n the Nyquist bin
     belongs to +n/2 and -n/2 alike, so it gets the mean of the two factors, cos(pi offset): a real
     signal stays real, and a whole offset is `roll`.
+
+    `aft_models.resample` does the same with matrices. Here it is said again on purpose: a model
+    must not be judged by the very operator it is built from, and matrix products lose digits on
+    GPUs that are told to use TF32, where FFTs do not. The tests hold the two together.
     """
     n = images.shape[dim]
     # FFTs of half precision exist only for powers of two, and on some devices not at all.
