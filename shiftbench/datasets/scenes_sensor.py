@@ -1,0 +1,171 @@
+"""The camera of `scenes`: a square sensor whose pixels integrate over their area.
+
+A pixel's value is the mean of the scene over the pixel's square, by the 2 x 2 Gauss-Legendre rule
+(exact for cubics; the scene is smooth on the scale of a pixel of the 64-pixel view), clipped and
+rounded to 8 bits. Positions are exact: offsets are read as fractions, whole pixels are counted in
+integers, and every two-dimensional operation is either correctly rounded by itself (float32) or
+in float64 with errors far below a grey level. So the pixel at p seen from offset n + f is the
+very pixel p + n seen from f, and a camera that moved by whole pixels sees a crop, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shiftbench.datasets.scenes_world import (
+    CLASSES,
+    EDGE,
+    OUTLINES,
+    WEAVES,
+    Floats,
+    Ripples,
+    World,
+)
+from shiftbench.grid import Offset
+
+NODES = np.array([-0.5, 0.5]) / math.sqrt(3)  # Gauss-Legendre, in pixels from the centre
+CHUNK = 16  # images evaluated together: enough to hide the cost of a call, few enough for the cache
+
+
+def split_offset(offset: float) -> tuple[int, float]:
+    """Whole pixels and the phase in [0, 1): exact for fractions with denominators up to 1000."""
+    exact = Fraction(offset).limit_denominator(1000)
+    whole = math.floor(exact)
+    return whole, float(exact - whole)
+
+
+def _axis(view: int, margin: int, offset: float) -> Floats:
+    """World coordinate of every node along one axis, (nodes, pixels)."""
+    whole, phase = split_offset(offset)
+    pixels = np.arange(-margin, view + margin) + whole
+    return (pixels + (0.5 + phase - view / 2 + NODES)[:, None]) / view
+
+
+def _ripple_axis(ripples: Ripples, axis: int, at: Floats) -> tuple[Tensor, Tensor]:
+    """Cosine and sine factors of each ripple along one axis, averaged over a pixel: (B, K, n)."""
+    frequency = ripples.frequency[:, :, axis, None, None]
+    phase = ripples.phase[:, :, None, None] * axis  # cos(a + b): the phase goes with b
+    turn = torch.from_numpy(2 * np.pi * (frequency * at + phase))
+    cos, sin = turn.cos(), turn.sin()
+    windowed = np.isfinite(ripples.width[0])
+    centre = ripples.centre[:, windowed, axis, None, None]
+    distance = torch.from_numpy((at - centre) / ripples.width[:, windowed, None, None])
+    window = distance.square_().mul_(-0.5).exp_()
+    cos[:, windowed] *= window
+    sin[:, windowed] *= window
+    return cos.mean(2), sin.mean(2)
+
+
+def _background(world: World, ys: Floats, xs: Floats) -> Tensor:
+    """Ground and ripples, float32 (B, 3, H, W): a plane wave under a Gaussian is separable."""
+    cos_y, sin_y = _ripple_axis(world.ripples, 0, ys)
+    cos_x, sin_x = _ripple_axis(world.ripples, 1, xs)
+    colour = torch.from_numpy(world.ripples.colour).transpose(1, 2)[..., None]  # (B, 3, K, 1)
+    rows = torch.cat([cos_y, -sin_y], dim=1).transpose(1, 2)[:, None]  # (B, 1, H, 2K)
+    columns = torch.cat([colour * cos_x[:, None], colour * sin_x[:, None]], dim=2)
+    image = rows @ columns  # (B, 3, H, W)
+    return image.add_(torch.from_numpy(world.ground)[:, :, None, None]).float()
+
+
+def _turned(y: Floats, x: Floats, angle: Floats, scale: Floats, shift: Floats) -> list[Tensor]:
+    """The axes (u, v) of an object as float32 fields (B, nodes, H, nodes, W)."""
+    cos, sin = (f(angle)[:, None, None] for f in (np.cos, np.sin))
+    axes = []
+    for along_x, along_y, k in ((cos, sin, 0), (-sin, cos, 1)):
+        u_x = (along_x * x) / scale[:, None, None] + shift[:, k, None, None]
+        u_y = (along_y * y) / scale[:, None, None]
+        columns, rows = (torch.from_numpy(u).float() for u in (u_x, u_y))
+        axes.append(rows[:, :, :, None, None] + columns[:, None, None, :, :])
+    return axes
+
+
+def _object(world: World, ys: Floats, xs: Floats) -> tuple[Tensor, Tensor]:
+    """Coverage of each pixel by the object, and coverage times weave: float32 (B, H, W).
+
+    All scenes of `world` must be of one class.
+    """
+    weave, outline = CLASSES[world.label[0]]
+    y = ys - world.centre[:, 0, None, None]
+    x = xs - world.centre[:, 1, None, None]
+    one, none = np.ones(len(world)), np.zeros((len(world), 2))
+    distance = OUTLINES[outline](*_turned(y, x, world.angle, one, none))
+    radius = torch.from_numpy(world.radius).float()[:, None, None, None, None]
+    inside = (radius - distance).div_(EDGE).add_(0.5).clamp_(0, 1)
+    phase = none if weave == "ringed" else world.weave_phase
+    thread = WEAVES[weave](*_turned(y, x, world.weave_angle, world.period, phase))
+    return _over_nodes(inside), _over_nodes(thread.mul_(inside))
+
+
+def _over_nodes(field: Tensor) -> Tensor:
+    """Mean over the nodes of a pixel, added in a fixed order: (B, 2, H, 2, W) -> (B, H, W)."""
+    return (field[:, 0, :, 0] + field[:, 1, :, 0] + field[:, 0, :, 1] + field[:, 1, :, 1]) * 0.25
+
+
+def _take(world: World, rows: np.ndarray) -> World:
+    ripples = Ripples(*(getattr(world.ripples, f.name)[rows] for f in fields(Ripples)))
+    rest = {f.name: getattr(world, f.name)[rows] for f in fields(World) if f.name != "ripples"}
+    return World(**rest, ripples=ripples)
+
+
+def render(world: World, view: int, margin: int, offset: Offset) -> Tensor:
+    """The scenes seen from `offset` pixels: uint8 (B, 3, view + 2 margin, view + 2 margin)."""
+    ys, xs = _axis(view, margin, offset.dy), _axis(view, margin, offset.dx)
+    side = view + 2 * margin
+    images = torch.empty((len(world), 3, side, side), dtype=torch.uint8)
+    order = np.argsort(world.label, kind="stable")
+    for same_class in np.split(order, np.flatnonzero(np.diff(world.label[order])) + 1):
+        for start in range(0, len(same_class), CHUNK):
+            rows = same_class[start : start + CHUNK]
+            part = _take(world, rows)
+            image = _background(part, ys, xs)
+            cover, thread = (field[:, None] for field in _object(part, ys, xs))
+            body, contrast = (
+                torch.from_numpy(colour).float()[:, :, None, None]
+                for colour in (part.body, part.thread)
+            )
+            image.mul_(1 - cover).add_(cover * body).add_(thread * contrast)
+            images[rows] = image.mul_(255).add_(0.5).clamp_(0, 255).to(torch.uint8)
+    return images
+
+
+class CameraViews:
+    """A batch seen from many offsets: each sub-pixel phase is rendered once, the rest is cropping.
+
+    The 169 offsets of a grid with steps of a sixth have only 36 phases. Only the rows that are
+    asked for are rendered, so a search that drops broken images pays for the others alone.
+    """
+
+    def __init__(self, world: World, view: int, reach: int) -> None:
+        self._world = world
+        self._view = view
+        self._margin = reach
+        self._phases: dict[Offset, tuple[Tensor, Tensor]] = {}  # canvases and which are rendered
+
+    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
+        """Returns uint8 (B, 3, view, view), equal to `render` at `offset`, bit for bit."""
+        wanted = torch.arange(len(self._world)) if rows is None else rows.cpu()
+        (down, phase_y), (right, phase_x) = split_offset(offset.dy), split_offset(offset.dx)
+        if max(abs(down), abs(right)) > self._margin:
+            return render(_take(self._world, wanted.numpy()), self._view, 0, offset)
+        canvases = self._canvases(Offset(phase_y, phase_x), wanted)[wanted]
+        top, left = self._margin + down, self._margin + right
+        return canvases[:, :, top : top + self._view, left : left + self._view]
+
+    def _canvases(self, phase: Offset, wanted: Tensor) -> Tensor:
+        side = self._view + 2 * self._margin
+        if phase not in self._phases:
+            blank = torch.zeros((len(self._world), 3, side, side), dtype=torch.uint8)
+            self._phases[phase] = blank, torch.zeros(len(self._world), dtype=torch.bool)
+        canvases, rendered = self._phases[phase]
+        missing = wanted[~rendered[wanted]]
+        if len(missing):
+            part = _take(self._world, missing.numpy())
+            canvases[missing] = render(part, self._view, self._margin, phase)
+            rendered[missing] = True
+        return canvases
