@@ -10,19 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from shiftbench.attacks import ATTACKS
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.leaderboard import attacks_of
 from shiftbench.output import format_of, require_place
 from shiftbench.registry import unknown_name
 from shiftbench.results import Record
-from shiftbench.selection import data_label, is_upper_bound, require_same_images, same_images
+from shiftbench.selection import (
+    data_label,
+    is_upper_bound,
+    pixels,
+    require_same_images,
+    same_images,
+    search_mode,
+    summary,
+)
 
 ENDINGS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
 
@@ -63,7 +71,7 @@ def _panel_rows(attacks: Sequence[str]) -> list[list[str]]:
 
 def _label(record: Record, mixed: bool) -> str:
     name = f"{record.model.name} on {data_label(record)}" if mixed else record.model.name
-    return f"{name} (≤, {record.settings['mode']})" if is_upper_bound(record) else name
+    return f"{name} (≤, {search_mode(record)})" if is_upper_bound(record) else name
 
 
 def _legend_columns(labels: Sequence[str], inches: float) -> int:
@@ -101,12 +109,11 @@ def _draw_curve(axes: Axes, record: Record, attack: str, look: Look) -> None:
 
 
 def _dress(axes: Axes, attack: str, radius: int) -> None:
-    known = ATTACKS.get(attack) if attack in ATTACKS else None
-    axes.set_title(f"{attack}: {known.summary}" if known else attack, fontsize=9, loc="left")
-    axes.set_xticks(range(radius + 1))
-    if known is not None:
-        axes.set_xticklabels([str(s * known.step) for s in range(radius + 1)])
-    axes.set_xlabel("max shift (px)" if known else "max shift (steps)", fontsize=9)
+    words = summary(attack)
+    axes.set_title(f"{attack}: {words}" if words else attack, fontsize=9, loc="left")
+    reach = [pixels(attack, s) for s in range(radius + 1)]
+    axes.set_xticks(range(radius + 1), [str(s if px is None else px) for s, px in enumerate(reach)])
+    axes.set_xlabel("max shift (steps)" if None in reach else "max shift (px)", fontsize=9)
     axes.set_xlim(-0.2, radius + 0.2)
     axes.grid(axis="y", color="#dddddd", linewidth=0.7)
     axes.set_axisbelow(True)
@@ -228,4 +235,5 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 160) -> None:
     kind = format_of(path, ENDINGS)
     # No date and no random ids: the same records give the same file.
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    figure.savefig(path, format=kind, dpi=dpi, metadata=metadata)
+    with rc_context({"svg.hashsalt": "shiftbench"}):
+        figure.savefig(path, format=kind, dpi=dpi, metadata=metadata)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
+from shiftbench.attacks import ATTACKS
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.registry import unknown_name
 from shiftbench.results import Record, read_record, read_records
@@ -13,11 +16,47 @@ from shiftbench.results import Record, read_record, read_records
 def load_records(paths: Iterable[Path]) -> list[Record]:
     """Reads every record below `paths`; finding none is an error that says how to make some."""
     folders = list(paths)
-    records = read_records(folders)
+    records = [name_grids(record) for record in read_records(folders)]
     if not records:
         places = ", ".join(str(folder) for folder in folders)
         raise RecordError(f"no records in {places}: make some with `shiftbench run -o DIR`")
     return records
+
+
+def name_grids(record: Record) -> Record:
+    """Calls an attack whose step is not its own `integer@1/4`: then no two grids ever mix."""
+    step = record.settings.get("step")
+    if step is None:
+        return record
+
+    def name(attack: str) -> str:
+        own = ATTACKS.get(attack).step if attack in ATTACKS else None
+        return attack if Fraction(step) == own else f"{attack}@{Fraction(step)}"
+
+    scores = record.scores
+    return replace(
+        record,
+        scores=replace(
+            scores,
+            adversarial={name(attack): curve for attack, curve in scores.adversarial.items()},
+            offsets={name(attack): cells for attack, cells in scores.offsets.items()},
+        ),
+    )
+
+
+def pixels(attack: str, radius: int) -> Fraction | None:
+    """How far a ring of an attack's grid reaches, in pixels; None for an attack unknown here."""
+    name, _, step = attack.partition("@")
+    if step:
+        return radius * Fraction(step)
+    return radius * ATTACKS.get(name).step if name in ATTACKS else None
+
+
+def summary(attack: str) -> str:
+    """What an attack does, in a few words."""
+    name, _, step = attack.partition("@")
+    words = ATTACKS.get(name).summary if name in ATTACKS else ""
+    return f"{words}, in steps of {step} px" if step else words
 
 
 def is_upper_bound(record: Record) -> bool:

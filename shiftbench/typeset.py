@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shiftbench.attacks import ATTACKS
 from shiftbench.errors import UsageError
 from shiftbench.leaderboard import Cell, Measured, Row, Table
 from shiftbench.results import write_atomic
+from shiftbench.selection import pixels
 from shiftbench.statistics import Score
 
 START_MARKER = "<!-- leaderboard:start -->"
@@ -37,18 +37,10 @@ def interval(score: Score) -> str:
     return f"[{100 * score.low:.1f}, {100 * score.high:.1f}]"
 
 
-def pixels(attack: str, radius: int) -> str:
-    """How far an attack reaches, in pixels: `6`, `3`, `5/6`."""
-    if attack not in ATTACKS:
-        return f"{radius} steps"
-    reach = ATTACKS.get(attack).grid(radius).reach
-    return f"{reach} px"
-
-
 def reach_note(table: Table, columns: Sequence[str]) -> str:
     """What the adversarial columns mean: how far each grid reaches."""
     parts = [
-        f"{attack} {pixels(attack, radius)}"
+        f"{attack} {f'{radius} steps' if (px := pixels(attack, radius)) is None else f'{px} px'}"
         for attack, radius in table.radius.items()
         if f"adversarial_{attack}" in columns
     ]

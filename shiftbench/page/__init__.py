@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from importlib import resources
 from typing import Any
 
-from shiftbench.attacks import ATTACKS
 from shiftbench.leaderboard import DEFAULT_SORT, attacks_of, columns_of, shown_radius
 from shiftbench.registry import unknown_name
 from shiftbench.results import OffsetScore, Record
-from shiftbench.selection import is_upper_bound, search_mode
+from shiftbench.selection import is_upper_bound, pixels, search_mode, summary
 
 _SCRIPTS = ("state.js", "charts.js", "table.js", "detail.js", "main.js")
 # Shown in other ways, or only in a model's detail: the table has to fit a screen.
@@ -35,9 +33,8 @@ def script_safe(content: Any) -> str:
 
 
 def _ticks(attack: str, radius: int) -> list[str]:
-    """The max shift in pixels for each ring, as exact fractions: 0, 1/6, 1/3, ..."""
-    step = ATTACKS.get(attack).step if attack in ATTACKS else Fraction(1)
-    return [str(s * step) for s in range(radius + 1)]
+    """The max shift for each ring, as exact fractions of a pixel: 0, 1/6, 1/3, ..."""
+    return [str(s if (px := pixels(attack, s)) is None else px) for s in range(radius + 1)]
 
 
 def _heat_map(offsets: Sequence[OffsetScore]) -> dict[str, Any]:
@@ -59,7 +56,7 @@ def _attack(records: Sequence[Record], attack: str) -> dict[str, Any]:
     radii = [max(r.scores.adversarial.get(attack, {0: None})) for r in records]
     return {
         "name": attack,
-        "summary": ATTACKS.get(attack).summary if attack in ATTACKS else "",
+        "summary": summary(attack),
         "ticks": _ticks(attack, max(radii)),
     }
 

@@ -71,6 +71,9 @@ const isScore = (value) => value !== null && typeof value === "object";
 const rank = (value) => (isScore(value) ? value.value : value);
 const isBound = (record, column) => record.upper_bound && column.startsWith("adversarial_");
 
+/** Numbers by size, names by their letters' codes, as in every other output. */
+const order = (x, y) => (x > y) - (x < y);
+
 /** The records that pass the data set and the filter, in order; empty cells come last. */
 function rows() {
   const wanted = state.filter.trim().toLowerCase().split(/\s+/);
@@ -80,8 +83,7 @@ function rows() {
     const x = rank(cell(a, state.column));
     const y = rank(cell(b, state.column));
     if (x === null || y === null) return (x === null) - (y === null) || a.index - b.index;
-    const order = typeof x === "string" ? x.localeCompare(y, "en") : x - y;
-    return sign * order || a.model.name.localeCompare(b.model.name, "en");
+    return sign * order(x, y) || order(a.model.name, b.model.name);
   });
 }
 

@@ -8,9 +8,9 @@ function shownColumns() {
     const attack = column.startsWith("adversarial_") && column.slice("adversarial_".length);
     return attack ? attack in r.scores.adversarial : cell(r, column) !== null;
   };
-  const order = (c) => ["model", "top1"].indexOf(c) + 1 || (c.startsWith("consistency_") ? 3 : c.startsWith("adversarial_") ? 4 : 5);
+  const place = (c) => ["model", "top1"].indexOf(c) + 1 || (c.startsWith("consistency_") ? 3 : c.startsWith("adversarial_") ? 4 : 5);
   const same = new Set(mine.map((r) => r.data.images)).size === 1; // then the heading says it once
-  return page.columns.filter((c) => mine.some((r) => has(r, c)) && !(same && c === "images")).sort((a, b) => order(a) - order(b));
+  return page.columns.filter((c) => mine.some((r) => has(r, c)) && !(same && c === "images")).sort((a, b) => place(a) - place(b));
 }
 
 const family = (column) => (/^(consistency|adversarial)_/.test(column) ? column.split("_")[0] : "");
