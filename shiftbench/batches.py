@@ -45,6 +45,8 @@ def batches(images: Tensor | NDArray[Any] | Iterable[Any], labels: Any = None) -
 
 def _batch(images: Tensor | NDArray[Any], labels: Any) -> Batch:
     tensor, classes = torch.as_tensor(images), torch.as_tensor(labels)
+    if len(tensor) == 0:
+        raise DataError("expected at least one image, got none. Check the path and the filters")
     check_canvas(tensor, margin=0)
     if classes.is_floating_point() or classes.is_complex() or classes.ndim != 1:
         raise DataError(

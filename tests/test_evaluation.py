@@ -1,0 +1,221 @@
+"""The notebook's call: the same answers whichever way the images come."""
+
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import shiftbench
+from shiftbench.attacks import ATTACKS
+from shiftbench.errors import DataError, ModelError, UsageError
+from shiftbench.shifts import SHIFTS
+
+COUNT, SIZE = 21, 16
+PIXEL_ATTACKS = [name for name in ATTACKS if ATTACKS.get(name).shift in SHIFTS]
+
+
+def images() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    colour = torch.rand(COUNT, 3, 1, 1, generator=generator)
+    return colour + 0.3 * torch.rand(COUNT, 3, SIZE, SIZE, generator=generator)
+
+
+@pytest.fixture(name="model")
+def fragile_model() -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        network = nn.Sequential(
+            nn.Conv2d(3, 6, 3, stride=2),
+            nn.ReLU(),
+            nn.BatchNorm2d(6),
+            nn.Dropout(0.5),
+            nn.AdaptiveMaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(24, 5),
+        ).eval()
+        # Centred logits: every class wins somewhere, and small moves change the winner.
+        with torch.no_grad():
+            network[-1].bias -= network(images()).mean(0)
+        return network
+
+
+@pytest.fixture(name="labels")
+def most_likely(model: nn.Sequential) -> Tensor:
+    with torch.no_grad():
+        classes: Tensor = model(images()[..., 2:-2, 2:-2]).argmax(1)
+        return classes
+
+
+def frame(model: nn.Sequential, *data: object, **options: object) -> pd.DataFrame:
+    result = shiftbench.evaluate(model, *data, **{"max_shift": 2, **options})  # type: ignore[arg-type]
+    return result.to_frame()
+
+
+@pytest.mark.parametrize("attack", PIXEL_ATTACKS)
+def test_curve_accuracy_and_table_tell_one_story(
+    attack: str, model: nn.Sequential, labels: Tensor
+) -> None:
+    result = shiftbench.evaluate(model, images(), labels, attack=attack, max_shift=3, batch_size=4)
+    table, curve = result.to_frame(), result.curve()
+    assert result.accuracy == result.adversarial_accuracy(0)
+    assert result.accuracy.value == (table.label == table.prediction).mean()
+    assert ((table.margin > 0) == (table.label == table.prediction)).all()
+    assert curve.value.is_monotonic_decreasing
+    assert curve.max_shift.tolist() == [0, 1, 2, 3]
+    radius = table[f"{attack}_broken_radius"]
+    for s in range(4):
+        unbroken = (radius.isna() | (radius > s)).mean()
+        assert result.adversarial_accuracy(s).value == pytest.approx(unbroken)
+    assert result.adversarial_accuracy() == result.adversarial_accuracy(3)
+    for kind in ("integer", "half"):
+        score = result.consistency[kind].score
+        assert score.value == table[f"consistent_{kind}"].mean()
+    passes = COUNT + result.trace.forward_passes + 2 * COUNT
+    assert result.forward_passes == passes
+    assert f"n = {COUNT}" in str(result)
+
+
+def test_every_form_of_images_gives_the_same_table(model: nn.Sequential, labels: Tensor) -> None:
+    x = images()
+    expected = frame(model, x, labels, batch_size=64)
+    dataset = TensorDataset(x, labels)
+    forms: list[tuple[object, ...]] = [
+        (x.numpy().astype(np.float64), labels.tolist()),
+        (dataset,),
+        (DataLoader(dataset, batch_size=5),),
+        ([(x[:20], labels[:20]), (x[20:], labels[20:])],),
+        (((image.numpy(), int(label)) for image, label in zip(x, labels, strict=True)),),
+    ]
+    for form in forms:
+        found = frame(model, *form, batch_size=3)
+        pd.testing.assert_frame_equal(found, expected, rtol=1e-4, atol=1e-5)
+    assert expected["crop_broken_radius"].nunique(dropna=False) > 1
+    assert expected["label"].nunique() > 2
+
+
+def test_a_module_comes_back_in_the_mode_it_came_in(model: nn.Sequential, labels: Tensor) -> None:
+    model.train()
+    model[2].eval()  # a frozen batch norm inside a module in training
+    statistics = model[2].state_dict()
+    once, again = (frame(model, images(), labels) for _ in range(2))
+    pd.testing.assert_frame_equal(once, again)
+    assert model.training
+    assert model[3].training
+    assert not model[2].training
+    assert all(torch.equal(v, model[2].state_dict()[k]) for k, v in statistics.items())
+
+
+def test_any_callable_will_do(model: nn.Sequential, labels: Tensor) -> None:
+    model.eval()
+    found = shiftbench.evaluate(lambda x: model(x), images(), labels, max_shift=2).to_frame()
+    pd.testing.assert_frame_equal(found, frame(model, images(), labels))
+
+
+def test_the_default_view_leaves_the_margin_the_grid_needs(
+    model: nn.Sequential, labels: Tensor
+) -> None:
+    sizes = set()
+
+    def watched(x: Tensor) -> Tensor:
+        sizes.add(tuple(x.shape[-2:]))
+        answers: Tensor = model(x)
+        return answers
+
+    tall = torch.cat([images(), images()], 2)
+    for attack, expected in (("crop", (28, 12)), ("bilinear", (30, 14)), ("integer", (32, 16))):
+        sizes.clear()
+        shiftbench.evaluate(watched, tall, labels, attack=attack, max_shift=2)
+        assert sizes == {expected}
+
+
+def test_a_view_is_the_centre_of_the_images(model: nn.Sequential, labels: Tensor) -> None:
+    x = images()
+    expected = frame(model, x[..., 2:14, 2:14], labels, max_shift=1, view=10)
+    for wider in (x[..., 2:15, 2:15], x[..., 1:15, :], x[..., 2:14, 1:16]):
+        found = frame(model, wider, labels, max_shift=1, view=10)
+        pd.testing.assert_frame_equal(found, expected)
+
+
+def test_step_and_mode_reach_the_search(model: nn.Sequential, labels: Tensor) -> None:
+    result = shiftbench.evaluate(
+        model, images(), labels, attack="integer", max_shift=2, step=1 / 3, mode="sampled:3"
+    )
+    assert result.grid.step == Fraction(1, 3)
+    assert not result.trace.exact
+    assert "upper bound" in str(result)
+    full = shiftbench.evaluate(model, images(), labels, max_shift=1, mode="full_grid")
+    assert full.trace.correct is not None
+    assert full.trace.correct.shape == (COUNT, 9)
+
+
+def test_keys_decide_the_draws(model: nn.Sequential, labels: Tensor) -> None:
+    keys = [f"picture {i}" for i in range(COUNT)]
+    options = {"consistency": ("integer", "half", "crop"), "repeats": 3, "max_shift": 2}
+    table = frame(model, images(), labels, keys=keys, **options)
+    backwards = frame(model, images().flip(0), labels.flip(0), keys=keys[::-1], **options)
+    pd.testing.assert_frame_equal(
+        table, backwards[::-1].reset_index(drop=True), rtol=1e-4, atol=1e-5
+    )
+    assert table.key.tolist() == keys
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"attack": "crops"}, UsageError, "Did you mean 'crop'"),
+        ({"attack": "camera"}, UsageError, "renders the scene again"),
+        ({"consistency": ["whole"]}, UsageError, "unknown consistency 'whole'"),
+        ({"max_shift": 8}, UsageError, "needs 8 pixels around the view, but images of 16x16"),
+        ({"view": 14}, UsageError, "needs 2 pixels .* view of 14x14"),
+        ({"view": 0}, UsageError, "do not hold a view of 0x0"),
+        ({"attack": "crop", "step": 0.5}, UsageError, "whole pixels"),
+        ({"batch_size": 0}, UsageError, "batch size"),
+        ({"attack": "integer", "consistency": ["crop"]}, UsageError, "no other place"),
+        ({"keys": ["one"]}, DataError, "key per image, got only 1"),
+        ({"labels": None}, UsageError, "came without labels"),
+        ({"labels": [0] * 3}, DataError, "3 labels for 21 images"),
+        ({"labels": [0.5] * COUNT}, DataError, "one whole number per image"),
+        ({"labels": [-1] * COUNT}, DataError, "labels of 0 or more"),
+        ({"labels": [7] * COUNT}, ModelError, "knows 5 classes.* label 7 occurs"),
+        ({"images": torch.zeros(0, 3, 16, 16), "labels": []}, DataError, "at least one image"),
+        ({"images": [], "labels": None}, DataError, "at least one image"),
+        ({"images": torch.zeros(COUNT, 3, 16, 16).byte()}, UsageError, "floating-point images"),
+        ({"images": [torch.zeros(3, 16, 16)], "labels": None}, DataError, "pairs, got Tensor"),
+        ({"images": [("a.png", 1)], "labels": None}, DataError, "tensors, got str"),
+        ({"images": [torch.zeros(3, 16, 16)]}, UsageError, "labels came with a list"),
+        (
+            {"images": [(torch.zeros(3, 9, 9), 0), (torch.zeros(3, 8, 9), 0)], "labels": None},
+            DataError,
+            "images of one size",
+        ),
+    ],
+)
+def test_bad_requests_are_one_clear_sentence(
+    change: dict[str, object],
+    error: type[Exception],
+    message: str,
+    model: nn.Sequential,
+    labels: Tensor,
+) -> None:
+    request = {"images": images(), "labels": labels, "max_shift": 2, **change}
+    with pytest.raises(error, match=message) as caught:
+        shiftbench.evaluate(model, **request)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_radius_that_was_not_searched_has_no_score(model: nn.Sequential, labels: Tensor) -> None:
+    result = shiftbench.evaluate(model, images(), labels, max_shift=1)
+    for s in (2, -1):
+        with pytest.raises(UsageError, match=r"searched 0\.\.1 steps"):
+            result.adversarial_accuracy(s)
+
+
+def test_names_of_the_package_are_found_and_others_are_not() -> None:
+    assert all(getattr(shiftbench, name) is not None for name in shiftbench.__all__)
+    assert set(shiftbench.__all__) <= set(dir(shiftbench))
+    with pytest.raises(AttributeError, match="no attribute 'evaluat'"):
+        _ = shiftbench.evaluat

@@ -1,0 +1,75 @@
+"""Grids: the lattice, its rings and its order."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shiftbench.attacks import ATTACKS
+from shiftbench.errors import UsageError
+from shiftbench.grid import ORIGIN, Grid, Offset
+
+radii = st.integers(0, 8)
+steps = st.fractions(Fraction(1, 12), 3, max_denominator=12)
+
+
+@given(radii, steps)
+def test_holds_every_lattice_point_once(radius: int, step: Fraction) -> None:
+    grid = Grid(radius, step)
+    span = range(-radius, radius + 1)
+    assert len(grid) == len(list(grid)) == (2 * radius + 1) ** 2
+    assert set(grid) == {Offset(float(i * step), float(j * step)) for i in span for j in span}
+
+
+@given(radii, steps)
+def test_goes_from_the_inside_out(radius: int, step: Fraction) -> None:
+    grid = Grid(radius, step)
+    assert grid.offsets[0] == ORIGIN
+    assert list(grid.rings) == sorted(grid.rings)
+    for offset, ring in zip(grid.offsets, grid.rings, strict=True):
+        assert ring == grid.ring(offset)
+        assert ring * step == pytest.approx(max(abs(offset.dy), abs(offset.dx)))
+
+
+@given(radii, radii, steps)
+def test_a_smaller_grid_is_the_beginning_of_a_larger_one(a: int, b: int, step: Fraction) -> None:
+    small, large = sorted((a, b))
+    assert list(Grid(small, step)) == list(Grid(large, step))[: len(Grid(small, step))]
+    assert Grid(large, step).up_to(small) == Grid(small, step)
+
+
+@given(radii)
+def test_symmetric_about_the_origin(radius: int) -> None:
+    grid = Grid(radius, Fraction(1, 6))
+    for offset in grid:
+        assert Offset(-offset.dy, -offset.dx) in grid
+        assert Offset(offset.dx, offset.dy) in grid
+
+
+def test_a_float_step_is_read_as_the_fraction_it_stands_for() -> None:
+    assert Grid(6, 1 / 6) == Grid(6, Fraction(1, 6))  # type: ignore[arg-type]
+    assert Grid(6, Fraction(1, 6)).reach == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "reach", "integer"),
+    [("integer", 6, True), ("half", 3, False), ("crop", 6, True), ("bilinear", 1, False)],
+)
+def test_named_grids_of_the_paper(name: str, reach: int, integer: bool) -> None:
+    grid = ATTACKS.get(name).grid()
+    assert len(grid) == 169
+    assert grid.reach == reach
+    assert grid.is_integer is integer
+
+
+@pytest.mark.parametrize("radius", [-1, 2.5])
+def test_refuses_a_radius_that_is_no_count(radius: float) -> None:
+    with pytest.raises(UsageError, match="whole number of steps"):
+        Grid(radius)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, float("nan"), float("inf"), 1e-9])
+def test_refuses_a_step_that_is_no_distance(step: float) -> None:
+    with pytest.raises(UsageError, match="step of a grid"):
+        Grid(1, step)  # type: ignore[arg-type]

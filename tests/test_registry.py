@@ -1,0 +1,54 @@
+"""Registries: look-ups that help."""
+
+import pytest
+
+from shiftbench.attacks import ATTACKS
+from shiftbench.errors import UsageError
+from shiftbench.registry import Registry
+from shiftbench.shifts import SHIFTS
+
+
+def test_gives_back_what_was_registered_in_order() -> None:
+    registry: Registry[int] = Registry("number")
+    assert registry.register("one", 1) == 1
+    registry.register("two", 2)
+    assert registry.get("two") == 2
+    assert registry.names() == list(registry) == ["one", "two"]
+    assert "one" in registry
+    assert "three" not in registry
+    assert len(registry) == 2
+
+
+def test_refuses_a_second_entry_of_the_same_name() -> None:
+    registry: Registry[int] = Registry("number")
+    registry.register("one", 1)
+    with pytest.raises(ValueError, match="'one' is registered already"):
+        registry.register("one", 2)
+    assert registry.get("one") == 1
+
+
+def test_an_unknown_name_gets_its_likely_neighbour() -> None:
+    with pytest.raises(
+        UsageError, match=r"unknown attack 'crops'\. Did you mean 'crop'\?"
+    ) as error:
+        ATTACKS.get("crops")
+    assert all(name in str(error.value) for name in ATTACKS)
+
+
+def test_an_unknown_name_far_from_all_gets_no_guess() -> None:
+    with pytest.raises(UsageError) as error:
+        ATTACKS.get("zzz")
+    assert "Did you mean" not in str(error.value)
+
+
+def test_a_long_list_of_names_is_cut() -> None:
+    registry: Registry[int] = Registry("number")
+    for i in range(100):
+        registry.register(f"n{i:03}", i)
+    with pytest.raises(UsageError, match=r"\(100 in all\)") as error:
+        registry.get("x")
+    assert len(str(error.value)) < 200
+
+
+def test_every_attack_moves_images_by_a_registered_shift() -> None:
+    assert {ATTACKS.get(name).shift for name in ATTACKS} - {"camera"} <= set(SHIFTS)
