@@ -1,33 +1,67 @@
-"""What every data source yields."""
+"""What every data source yields, and the one list of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from PIL.Image import Image
 from torch import Tensor
 
 from shiftbench.grid import Offset
+from shiftbench.registry import Registry
 
 
 class ImageSet(Protocol):
     """A map-style set of (PIL image, label), with a stable key per image."""
 
-    name: str  # as the user wrote it, without local paths: "imagenet", "scenes"
-    split: str  # "val", "test", ...
-    class_names: Sequence[str]
-    keys: Sequence[str]  # one per image, stable across runs and machines
-    labels: Sequence[int]  # one per image, known without decoding
+    @property
+    def name(self) -> str:
+        """As the user wrote it, without local paths: `imagenet`, `scenes`."""
+        ...
+
+    @property
+    def split(self) -> str:
+        """`val`, `test`, ..."""
+        ...
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The name of every class, by index."""
+        ...
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """One per image, stable across runs and machines."""
+        ...
+
+    @property
+    def labels(self) -> Sequence[int]:
+        """One per image, known without decoding."""
+        ...
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> tuple[Image, int]:
-        """Decodes one image; always RGB and upright."""
+        """Decodes one image; always RGB and upright. Unreadable: a DataError that names it."""
         ...
 
-    def fingerprint(self) -> str:
-        """Names, sizes and count in one digest, so that a record can name what it measured."""
+    def fingerprint(self, *, content: bool = False) -> str:
+        """Names, sizes and count in one digest, so that a record can name what it measured.
+
+        Args:
+            content: Hash the images themselves too, which reads all of them.
+        """
+        ...
+
+
+class OffsetViews(Protocol):
+    """A prepared batch that can be seen from any offset; `shiftbench.shifts.base.Views`."""
+
+    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
+        """Returns uint8 (B, 3, S, S) seen from `offset`; `rows` selects images of the batch."""
         ...
 
 
@@ -40,3 +74,30 @@ class Camera(Protocol):
     ) -> Tensor:
         """Returns uint8 (B, 3, view + 2 margin, view + 2 margin), seen from `offset` pixels."""
         ...
+
+    def views(self, indices: Sequence[int], view: int, reach: int = 1) -> OffsetViews:
+        """Prepares a batch for many offsets of up to `reach` pixels; equal to `render` at each."""
+        ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a source is asked for."""
+
+    path: Path | None = None  # what follows the colon
+    split: str | None = None  # None: the source's own choice, the one people evaluate on
+    seed: int = 0  # of generated data
+    download: bool = False  # whether the network may be used
+    class_map: Path | None = None  # JSON or CSV from folder names to class indices
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kind of data, by the name before the colon."""
+
+    name: str
+    summary: str  # one line for `shiftbench list datasets`
+    load: Callable[[Request], ImageSet]
+
+
+SOURCES: Registry[Source] = Registry("data set")

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from shiftbench.datasets import scenes_sensor
+from shiftbench.datasets.base import SOURCES, Request, Source
 from shiftbench.datasets.scenes_world import CLASS_NAMES, draw_world
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
@@ -70,8 +71,8 @@ class Scenes:
         pixels = self.render([index], self.view)[0].permute(1, 2, 0)  # (H, W, 3)
         return Image.fromarray(pixels.numpy()), self.labels[index]
 
-    def fingerprint(self) -> str:
-        """The scenes follow from version, seed, split and count alone."""
+    def fingerprint(self, *, content: bool = False) -> str:
+        """The scenes follow from version, seed, split and count alone, pixels included."""
         identity = f"scenes/{VERSION}/{self.seed}/{self.split}/{self._size}"
         return hashlib.sha256(identity.encode()).hexdigest()
 
@@ -91,3 +92,15 @@ class Scenes:
         """Prepares a batch for many offsets; those up to `reach` pixels share their renderings."""
         world = draw_world(self.seed, self.split, indices)
         return scenes_sensor.CameraViews(world, view, reach)
+
+
+def _load(request: Request) -> Scenes:
+    if request.path is not None:
+        raise UsageError(f"scenes has no files: write scenes, without ':{request.path}'")
+    return Scenes(request.split or "test", seed=request.seed)
+
+
+SOURCES.register(
+    "scenes",
+    Source("scenes", "embedded procedural scenes, 12 classes, with a camera that moves", _load),
+)

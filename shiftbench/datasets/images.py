@@ -1,0 +1,50 @@
+"""Decoding: whatever a file holds becomes an upright RGB image, or an error that names it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from shiftbench.errors import DataError
+
+
+def read_image(path: Path, *, key: str | None = None) -> Image.Image:
+    """Reads an image file as upright RGB; `key` names it in errors when the path should not."""
+    name = key or str(path)
+    try:
+        with warnings.catch_warnings(), Image.open(path) as file:
+            warnings.simplefilter(
+                "ignore"
+            )  # metadata that is a little wrong is common and harmless
+            return to_rgb(file)
+    except FileNotFoundError:
+        raise DataError(f"there is no image {name}: check the path") from None
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error...
+        raise unreadable(name, error) from error
+
+
+def unreadable(name: str, error: Exception) -> DataError:
+    """The error for an image that does not decode."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return DataError(
+        f"cannot read image {name}: {reason}. Replace the file, or skip such images (--skip-bad)"
+    )
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Turns an image of any mode upright and into RGB.
+
+    Transparent pixels show white, as in a browser; 16-bit greys keep their upper 8 bits.
+    """
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):  # PIL clips 16-bit greys to 255 instead of scaling them
+        grey = np.clip(np.asarray(upright, dtype=np.int64) // 257, 0, 255).astype(np.uint8)
+        upright = Image.fromarray(grey)
+    if upright.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in upright.info:
+        layer = upright.convert("RGBA")
+        white = Image.new("RGBA", layer.size, "white")
+        upright = Image.alpha_composite(white, layer)
+    return upright.convert("RGB")

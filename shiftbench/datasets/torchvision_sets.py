@@ -1,0 +1,156 @@
+"""torchvision's sets of (image, label), by name: `cifar10:ROOT`, `flowers102:ROOT`, ..."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from PIL.Image import Image
+from torchvision import datasets
+
+from shiftbench.datasets.base import SOURCES, Request, Source
+from shiftbench.datasets.images import to_rgb, unreadable
+from shiftbench.errors import DataError
+from shiftbench.registry import unknown_name
+
+TRAIN_FLAG: Mapping[str, Any] = {"test": {"train": False}, "train": {"train": True}}
+
+
+def _splits(*names: str) -> Mapping[str, Any]:
+    return {name: {"split": name} for name in names}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How torchvision spells a data set."""
+
+    name: str
+    kind: type[Any]
+    splits: Mapping[str, Mapping[str, Any]]  # split -> constructor arguments; the first is default
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further constructor arguments
+
+
+ENTRIES = (
+    Entry("cifar10", datasets.CIFAR10, TRAIN_FLAG),
+    Entry("cifar100", datasets.CIFAR100, TRAIN_FLAG),
+    Entry("stanford_cars", datasets.StanfordCars, _splits("test", "train")),
+    Entry("country211", datasets.Country211, _splits("test", "valid", "train")),
+    Entry("dtd", datasets.DTD, _splits("test", "val", "train")),
+    Entry("eurosat", datasets.EuroSAT, {"all": {}}),
+    Entry("fashion_mnist", datasets.FashionMNIST, TRAIN_FLAG),
+    Entry("fgvc_aircraft", datasets.FGVCAircraft, _splits("test", "val", "train", "trainval")),
+    Entry("flowers102", datasets.Flowers102, _splits("test", "val", "train")),
+    Entry("food101", datasets.Food101, _splits("test", "train")),
+    Entry("gtsrb", datasets.GTSRB, _splits("test", "train")),
+    Entry("imagenette", datasets.Imagenette, _splits("val", "train")),
+    Entry("kmnist", datasets.KMNIST, TRAIN_FLAG),
+    Entry("mnist", datasets.MNIST, TRAIN_FLAG),
+    Entry("oxford_iiit_pet", datasets.OxfordIIITPet, _splits("test", "trainval")),
+    Entry("rendered_sst2", datasets.RenderedSST2, _splits("test", "val", "train")),
+    Entry("stl10", datasets.STL10, _splits("test", "train")),
+    Entry("sun397", datasets.SUN397, {"all": {}}),
+    Entry("svhn", datasets.SVHN, _splits("test", "train", "extra")),
+)
+
+
+@dataclass(frozen=True)
+class TorchvisionSet:
+    """A torchvision data set behind the `ImageSet` seam; an image's key is its number."""
+
+    name: str
+    split: str
+    data: Any  # the torchvision data set itself
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @cached_property
+    def keys(self) -> Sequence[str]:
+        """`test/00042`: torchvision fixes the order of each split."""
+        return [f"{self.split}/{index:05d}" for index in range(len(self))]
+
+    @cached_property
+    def labels(self) -> Sequence[int]:
+        """Labels without decoding, from wherever this kind of set keeps them."""
+        for attribute in ("targets", "labels", "_labels"):
+            if hasattr(self.data, attribute):
+                return [int(label) for label in getattr(self.data, attribute)]
+        for attribute in ("_samples", "samples", "_image_files"):
+            if hasattr(self.data, attribute):
+                return [int(label) for _, label in getattr(self.data, attribute)]
+        raise AssertionError(f"{type(self.data).__name__} keeps its labels in an unknown place")
+
+    @cached_property
+    def class_names(self) -> Sequence[str]:
+        """The names torchvision knows, or the indices where it knows none."""
+        names = getattr(self.data, "classes", None)
+        if names is None:
+            return [str(index) for index in range(max(self.labels) + 1)]
+        return [name if isinstance(name, str) else ", ".join(name) for name in names]
+
+    def __getitem__(self, index: int) -> tuple[Image, int]:
+        try:
+            image, label = self.data[index]
+            return to_rgb(image), int(label)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise unreadable(f"{self.keys[index]} of {self.name}", error) from error
+
+    def fingerprint(self, *, content: bool = False) -> str:
+        """Digest of name, split, count and labels; with `content`, of the pixels as well."""
+        digest = hashlib.sha256(f"{self.name}/{self.split}/{len(self)}".encode())
+        digest.update(repr(list(self.labels)).encode())
+        if content:
+            for index in range(len(self)):
+                image = self[index][0]
+                digest.update(f"{image.size}".encode() + image.tobytes())
+        return digest.hexdigest()
+
+
+def default_root() -> Path:
+    """Where data sets live when the user names no folder: `$SHIFTBENCH_DATA`, or a cache."""
+    return Path(os.environ.get("SHIFTBENCH_DATA", "~/.cache/shiftbench/data")).expanduser()
+
+
+def load_torchvision(entry: Entry, request: Request) -> TorchvisionSet:
+    """Opens a torchvision data set; the network is used only when the request allows it."""
+    split = request.split or next(iter(entry.splits))
+    if split not in entry.splits:
+        raise unknown_name(f"split of {entry.name}", split, entry.splits)
+    root = request.path or default_root()
+    if request.download:
+        root.mkdir(parents=True, exist_ok=True)
+    try:
+        arguments = {**entry.splits[split], **entry.extra}
+        return TorchvisionSet(
+            entry.name, split, entry.kind(str(root), download=request.download, **arguments)
+        )
+    except ImportError as error:
+        raise DataError(f"{entry.name} needs a package that is not installed: {error}") from error
+    except Exception as error:  # sources differ in what they raise for absent or corrupt files
+        if request.download:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DataError(
+                f"could not download {entry.name}: {reason}. Fetch it by hand and give its folder "
+                f"as {entry.name}:ROOT"
+            ) from error
+        raise DataError(
+            f"{entry.name} is not in {root} as torchvision expects it: allow the download "
+            f"(--download), or give its folder as {entry.name}:ROOT"
+        ) from error
+
+
+for _entry in ENTRIES:
+    SOURCES.register(
+        _entry.name,
+        Source(
+            _entry.name,
+            f"{_entry.name}[:ROOT], torchvision's {_entry.kind.__name__}, "
+            f"{next(iter(_entry.splits))} split",
+            partial(load_torchvision, _entry),
+        ),
+    )
