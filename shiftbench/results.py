@@ -73,6 +73,19 @@ class Scores:
     adversarial: Mapping[str, Mapping[int, Score]] = field(default_factory=dict)  # attack -> s
     offsets: Mapping[str, tuple[OffsetScore, ...]] = field(default_factory=dict)  # full grids
 
+    def named(self) -> dict[str, Score]:
+        """Flat names for every score, as `--fail-under` and the CSV of a run spell them.
+
+        `accuracy`, `consistency_<kind>`, `adversarial_<attack>` over the whole grid, and
+        `adversarial_<attack>@<s>` up to every ring.
+        """
+        names = {"accuracy": self.accuracy}
+        names |= {f"consistency_{kind}": score for kind, score in self.consistency.items()}
+        for attack, curve in self.adversarial.items():
+            names[f"adversarial_{attack}"] = curve[max(curve)]
+            names |= {f"adversarial_{attack}@{s}": curve[s] for s in sorted(curve)}
+        return names
+
 
 @dataclass(frozen=True)
 class Record:

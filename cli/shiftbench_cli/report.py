@@ -1,0 +1,74 @@
+"""What `shiftbench run` leaves on stdout: a table for people, JSON or CSV for programs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+
+from shiftbench.results import Record
+from shiftbench.settings import Settings
+from shiftbench.statistics import Score
+from shiftbench_cli import render
+
+CSV_COLUMNS = ("model", "data", "score", "max_shift", "value", "low", "high", "n")
+
+
+def write(records: Sequence[Record], form: str) -> None:
+    """Writes the scores of a run to stdout."""
+    if form == "json":
+        json.dump([record.to_json() for record in records], sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    elif form == "csv":
+        _write_csv(records)
+    else:
+        _write_table(records)
+
+
+def _write_csv(records: Sequence[Record]) -> None:
+    """A line per score, as fractions; adversarial accuracy at every max shift."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for record in records:
+        for name, score in record.scores.named().items():
+            stem, at, s = name.partition("@")
+            if stem.startswith("adversarial_") and not at:
+                continue  # the whole grid is the curve's last point
+            numbers = (score.value, score.low, score.high, score.n)
+            writer.writerow((record.model.name, record.data.name, stem, s, *numbers))
+
+
+def _write_table(records: Sequence[Record]) -> None:
+    """A block per score with a line per model, so that models are read against each other."""
+    if not records:
+        return
+    blocks: dict[str, list[tuple[str, Score, bool]]] = {}
+    for record in records:
+        for label, score, bound in _labelled(record):
+            blocks.setdefault(label, []).append((record.model.name, score, bound))
+    rows: list[tuple[str, ...]] = []
+    for label, entries in blocks.items():
+        for i, (model, score, bound) in enumerate(entries):
+            value = f"{'≤' if bound else ''}{100 * score.value:.1f}"
+            interval = f"[{100 * score.low:.1f}, {100 * score.high:.1f}]"
+            rows.append((label if i == 0 else "", model, value, interval, str(score.n)))
+    sampled = any(bound for entries in blocks.values() for _, _, bound in entries)
+    render.print_table(
+        ("score", "model", "%", "95% interval", "n"),
+        rows,
+        title=", ".join(sorted({f"{r.data.name}/{r.data.split}" for r in records})),
+        caption="≤: only some offsets were tried, so this is an upper bound" if sampled else None,
+        numeric=("%", "95% interval", "n"),
+    )
+
+
+def _labelled(record: Record) -> Iterator[tuple[str, Score, bool]]:
+    """The scores of a record with words for people, and whether they are upper bounds."""
+    settings = Settings.from_json(record.settings)
+    yield "accuracy", record.scores.accuracy, False
+    for kind, score in record.scores.consistency.items():
+        yield f"consistency {kind}", score, False
+    for attack, curve in record.scores.adversarial.items():
+        reach = float(settings.grid(attack).reach)
+        yield f"adversarial {attack} ±{reach:g} px", curve[max(curve)], settings.is_upper_bound

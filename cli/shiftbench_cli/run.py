@@ -1,0 +1,238 @@
+"""`shiftbench run`: evaluate models under attacks."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aft_models.errors import AftModelsError
+from shiftbench import distributed
+from shiftbench.benchmark import Execution, run
+from shiftbench.datasets import load_dataset
+from shiftbench.datasets.base import Camera
+from shiftbench.distributed import Group
+from shiftbench.errors import ShiftbenchError, UsageError
+from shiftbench.models import default_models, load_model
+from shiftbench.results import Record, ResultStore
+from shiftbench.settings import PRECISIONS, Settings, attack_names
+from shiftbench_cli import report
+from shiftbench_cli.main import INTERRUPTED
+from shiftbench_cli.progress import run_progress
+from shiftbench_cli.thresholds import Threshold
+
+
+class _Command(click.Command):
+    """Keeps the words of the command line, for the processes that `--nproc` starts."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["words"] = list(args)
+        return super().parse_args(ctx, args)
+
+
+class _BatchSize(click.ParamType):
+    name = "N|auto"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | None:
+        if value is None or value == "auto":
+            return None
+        if isinstance(value, int):
+            return value
+        if not str(value).isdecimal() or int(value) < 1:
+            self.fail(f"expected auto or a whole number of 1 or more, got {value!r}", param, ctx)
+        return int(value)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of the command, as click hands them over."""
+
+    models: tuple[str, ...]
+    checkpoint: Path | None
+    data: str
+    split: str | None
+    attacks: tuple[str, ...]
+    max_shift: int
+    step: str | None
+    consistency: bool
+    repeats: int
+    mode: str
+    full_grid: bool
+    limit: int | None
+    class_map: Path | None
+    download: bool
+    skip_bad: bool
+    batch_size: int | None
+    workers: int | None
+    device: str
+    precision: str
+    compiled: bool
+    nproc: int
+    crop_pct: str
+    pad: str
+    seed: int
+    output: Path
+    resume: bool
+    thresholds: tuple[str, ...]
+    form: str
+    quiet: bool
+
+    def check(self) -> None:
+        """Refuses options that contradict each other, before anything is loaded."""
+        if self.checkpoint is not None and len(self.models) != 1:
+            raise UsageError(
+                f"--checkpoint holds the weights of one --model, and {len(self.models)} were given"
+            )
+        if self.full_grid and self.mode != "exhaustive":
+            raise UsageError(f"--full-grid visits every offset: leave --mode {self.mode} out")
+        for text in self.thresholds:
+            Threshold.parse(text)
+
+    def settings(self, *, camera: bool) -> Settings:
+        """What can change a number."""
+        return Settings(
+            attacks=attack_names(self.attacks, camera=camera),
+            max_shift=self.max_shift,
+            step=self.step,
+            mode="full_grid" if self.full_grid else self.mode,
+            consistency=Settings.consistency if self.consistency else (),
+            repeats=self.repeats,
+            limit=self.limit,
+            seed=self.seed,
+            precision=self.precision,
+            compile=self.compiled,
+            crop_pct=self.crop_pct,
+            pad=self.pad,
+            skip_bad=self.skip_bad,
+        )
+
+
+@click.command(cls=_Command, name="run")
+@click.option("-m", "--model", "models", multiple=True, help="Repeatable. Default: bundled models.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for a single --model.")
+@click.option("-d", "--data", default="scenes", show_default=True, metavar="NAME[:PATH]")
+@click.option("--split", help="Part of the data set. Default: the one people evaluate on.")
+@click.option("-a", "--attack", "attacks", multiple=True, help="Repeatable; or all. Default: all.")
+@click.option("--max-shift", default=6, show_default=True, help="Radius of the grid, in steps.")
+@click.option("--step", help="Pixels per step, such as 1/4. Default: each attack's own.")
+@click.option(
+    "--consistency/--no-consistency", default=True, help="Random-shift consistency. Default: on."
+)
+@click.option("--repeats", default=1, show_default=True, help="Random shifts per image.")
+@click.option(
+    "--mode", default="exhaustive", show_default=True, help="exhaustive or sampled:K offsets."
+)
+@click.option("--full-grid", is_flag=True, help="Measure every offset of every image.")
+@click.option("--limit", type=click.IntRange(min=1), help="Fixed, class-balanced subset.")
+@click.option(
+    "--class-map", type=click.Path(path_type=Path), help="JSON or CSV: folder name to class."
+)
+@click.option("--download", is_flag=True, help="Let a data set be downloaded.")
+@click.option("--skip-bad", is_flag=True, help="Leave unreadable images out, and count them.")
+@click.option("-b", "--batch-size", type=_BatchSize(), default="auto", show_default=True)
+@click.option("-j", "--workers", type=click.IntRange(min=0), help="Data loading processes.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
+@click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True)
+@click.option("--compile", "compiled", is_flag=True, help="torch.compile the model.")
+@click.option(
+    "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Processes."
+)
+@click.option("--crop-pct", default="paper", show_default=True, help="paper, model or a fraction.")
+@click.option(
+    "--pad", type=click.Choice(["none", "reflect", "zeros"]), default="none", show_default=True
+)
+@click.option("--seed", default=0, show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("results/runs"),
+    show_default=True,
+    help="Where records go.",
+)
+@click.option("--resume/--fresh", default=True, help="Keep finished work (default), or drop it.")
+@click.option(
+    "--fail-under", "thresholds", multiple=True, metavar="KEY=FRACTION", help="Guard a score."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="What stdout gets.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> int:
+    """Evaluate models under attacks.
+
+    With no options: the bundled models on the embedded data set `scenes`, every attack.
+    """
+    request = Request(**options)
+    request.check()
+    if request.nproc > 1 and not distributed.in_torchrun():
+        return distributed.launch(request.nproc, ["shiftbench_cli", "run", *ctx.meta["words"]])
+    with distributed.joined(cuda=request.device == "auto" or "cuda" in request.device) as group:
+        try:
+            return _evaluate(request, group)
+        except ShiftbenchError as error:
+            if group.is_main:
+                raise
+            return error.exit_code  # the main process has the same error, and says it
+        except KeyboardInterrupt:
+            if group.is_main and not distributed.is_launched():
+                raise
+            sys.exit(INTERRUPTED)  # whoever started us says it
+
+
+def _evaluate(request: Request, group: Group) -> int:
+    """Runs every model; one that fails is reported at the end and does not stop the others."""
+    with group.together():
+        dataset = load_dataset(
+            request.data,
+            split=request.split,
+            limit=request.limit,
+            seed=request.seed,
+            download=request.download,
+            class_map=request.class_map,
+        )
+        settings = request.settings(camera=isinstance(dataset, Camera))
+        names = request.models or default_models()
+    execution = Execution(request.device, request.batch_size, request.workers, group)
+    records: list[Record] = []
+    problems: list[str] = []
+    with run_progress(quiet=request.quiet, speak=group.is_main) as progress:
+        for name in names:
+            try:
+                with group.together():
+                    classifier = load_model(name, checkpoint=request.checkpoint)
+                outcome = run(
+                    classifier,
+                    dataset,
+                    settings,
+                    ResultStore(request.output),
+                    execution=execution,
+                    fresh=not request.resume,
+                    watch=progress.model(classifier.name),
+                )
+            except (ShiftbenchError, AftModelsError) as error:
+                if len(names) == 1:
+                    raise
+                problems.append(f"{name} failed: {error}")
+                progress.remark(problems[-1])
+                continue
+            records.append(outcome.record)
+            if outcome.reused:
+                progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
+    if group.is_main:
+        report.write(records, request.form)
+    for threshold in map(Threshold.parse, request.thresholds):
+        problems += filter(None, map(threshold.complaint, records))
+    if group.is_main:
+        for problem in problems:
+            click.echo(f"error: {problem}", err=True)
+    return 1 if problems else 0

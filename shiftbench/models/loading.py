@@ -1,0 +1,79 @@
+"""From a model name to a classifier: which source it belongs to."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+
+from shiftbench.errors import UsageError
+from shiftbench.models import huggingface as _huggingface  # noqa: F401
+from shiftbench.models import python_file as _python_file  # noqa: F401
+from shiftbench.models import timm_zoo as _timm_zoo  # noqa: F401
+from shiftbench.models import torchvision_zoo as _torchvision_zoo  # noqa: F401
+from shiftbench.models.classifier import Classifier
+from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, parse_options
+
+PREFIXES = ("timm", "tv", "hf")
+
+
+def load_model(name: str, *, checkpoint: Path | None = None) -> Classifier:
+    """Loads a model by its name.
+
+    Args:
+        name: `xcit_nano_12_p16_af.TAG` (bundled), a folder exported by training, `timm:NAME`,
+            `tv:NAME`, `hf:REPO_OR_DIR` or `FILE.py:FUNCTION`; `,key=value` adds options.
+        checkpoint: A file of weights to load instead of the source's own.
+
+    Raises:
+        UsageError: The name or an option is not known.
+        ModelError: The weights cannot be had, or do not fit.
+    """
+    source, spec = parse_name(name, checkpoint=checkpoint)
+    return SOURCES.get(source).load(spec)
+
+
+def parse_name(text: str, *, checkpoint: Path | None = None) -> tuple[str, ModelSpec]:
+    """Finds the source that a name belongs to."""
+    if not text.strip():
+        raise UsageError("a model name cannot be empty: see `shiftbench list models`")
+    name, options = parse_options(text)
+    prefix, colon, rest = name.partition(":")
+    file, _, function = name.rpartition(":")
+    if file.endswith(".py") and function.isidentifier():
+        source = "python"
+    elif colon and prefix in PREFIXES:
+        source, name = prefix, rest
+    elif name.endswith(".py"):
+        raise UsageError(f"expected FILE.py:FUNCTION, got {text!r}: name the function to call")
+    elif colon and not Path(name).is_dir():
+        raise UsageError(
+            f"unknown model source {prefix!r} in {text!r}: use timm:NAME, tv:NAME, hf:REPO, "
+            "FILE.py:FUNCTION or a bundled name"
+        )
+    else:
+        source = "bundled"
+    return source, ModelSpec(text=text, name=name, options=options, checkpoint=checkpoint)
+
+
+def list_models(pattern: str | None = None) -> list[ModelEntry]:
+    """Every model that can be named, bundled ones first; `pattern` as in a shell, or a part."""
+    entries = [entry for source in SOURCES for entry in SOURCES.get(source).entries()]
+    if not pattern:
+        return entries
+    if not any(character in pattern for character in "*?["):
+        pattern = f"*{pattern}*"
+    # `swin*` means timm:swin_... too: the prefix need not be typed.
+    return [
+        entry
+        for entry in entries
+        if fnmatch.fnmatch(entry.name, pattern)
+        or fnmatch.fnmatch(entry.name.rpartition(":")[2], pattern)
+    ]
+
+
+def default_models() -> list[str]:
+    """The bundled models that were trained on the embedded data set."""
+    names = [entry.name for entry in list_models("*.scenes") if entry.source == "bundled"]
+    if not names:
+        raise UsageError("no bundled weights for scenes are installed: name a model with --model")
+    return names

@@ -1,0 +1,92 @@
+"""`FILE.py:FUNCTION`: a function of the user's returns a module, and may add its preprocessing."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from shiftbench.errors import ModelError, UsageError
+from shiftbench.models.checkpoint import load_state, read_state_dict
+from shiftbench.models.classifier import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Classifier,
+    Preprocessing,
+    as_classifier,
+    first_line,
+)
+from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, building
+from shiftbench.registry import unknown_name
+
+
+class PythonFileSource:
+    """Models that a Python file builds."""
+
+    def load(self, spec: ModelSpec) -> Classifier:
+        """Imports the file, calls the function with the options, and takes what it returns."""
+        file, _, function = spec.name.rpartition(":")
+        path = Path(file)
+        if not path.is_file():
+            raise UsageError(f"no Python file {file!r} for the model {spec.text!r}")
+        build = _function(path, function)
+        with building(spec):
+            built = build(**spec.options)
+            model, recipe = built if isinstance(built, tuple) else (built, None)
+            if not isinstance(model, nn.Module):
+                raise ModelError(
+                    f"{path.name}:{function} must return a torch module, or a module and its "
+                    f"preprocessing; it returned a {type(model).__name__}"
+                )
+            if spec.checkpoint is not None:
+                load_state(model, read_state_dict(spec.checkpoint), origin=str(spec.checkpoint))
+            found = as_classifier(
+                model, recipe or default_preprocessing(model), name=_public(spec), source="python"
+            )
+        # The code decides the answers as much as the weights do: either change is a new model.
+        code = hashlib.sha256(path.read_bytes() + found.digest.encode()).hexdigest()
+        return Classifier(**{**vars(found), "digest": code})
+
+    def entries(self) -> Iterable[ModelEntry]:
+        """Nothing: the user's files are the user's."""
+        return ()
+
+
+def default_preprocessing(model: nn.Module) -> Preprocessing:
+    """What the module says of itself in timm's `pretrained_cfg`, or ImageNet's custom."""
+    if hasattr(model, "pretrained_cfg"):
+        from shiftbench.models.timm_zoo import timm_preprocessing
+
+        return timm_preprocessing(model)
+    return Preprocessing(224, IMAGENET_MEAN, IMAGENET_STD)
+
+
+def _public(spec: ModelSpec) -> str:
+    """The name without the folders of this machine."""
+    return spec.text.replace(spec.name, Path(spec.name).name, 1)
+
+
+def _function(path: Path, name: str) -> Callable[..., Any]:
+    identity = f"_shiftbench_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(identity, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[identity] = module  # dataclasses and pickling in the file look it up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ModelError(f"cannot import {path}: {first_line(error)}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        functions = [key for key, value in vars(module).items() if callable(value)]
+        raise unknown_name(f"function of {path.name}", name, functions)
+    return found  # type: ignore[no-any-return]
+
+
+SOURCES.register("python", PythonFileSource())

@@ -1,0 +1,120 @@
+"""The seam every model source implements, and the words of a model name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from shiftbench.errors import ModelError, ShiftbenchError, UsageError
+from shiftbench.models.classifier import Classifier, first_line
+from shiftbench.models.network import is_network_error, quick_offline
+from shiftbench.registry import Registry
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model name taken apart: `timm:resnet18,pretrained=false` without its prefix."""
+
+    text: str  # as the user wrote it; how records call the model
+    name: str  # what the source knows it by
+    options: Mapping[str, Any] = field(default_factory=dict)  # what follows the commas
+    checkpoint: Path | None = None  # weights to load instead of the source's own
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A line of `shiftbench list models`."""
+
+    name: str  # as `--model` takes it
+    source: str
+    weights: bool  # whether the source has trained weights for it
+
+
+class ModelSource(Protocol):
+    """Where models come from."""
+
+    def load(self, spec: ModelSpec) -> Classifier:
+        """Builds the model with its weights and its preprocessing."""
+        ...
+
+    def entries(self) -> Iterable[ModelEntry]:
+        """What can be named; empty where the source cannot know."""
+        ...
+
+
+SOURCES: Registry[ModelSource] = Registry("model source")
+
+
+def parse_options(text: str) -> tuple[str, dict[str, Any]]:
+    """Splits `NAME,key=value,...`; values are Python literals, true/false/none, or words."""
+    name, *pairs = _split_commas(text)
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip().isidentifier():
+            raise UsageError(f"expected key=value after the comma in model {text!r}, got {pair!r}")
+        options[key.strip()] = _literal(value.strip())
+    return name.strip(), options
+
+
+def _split_commas(text: str) -> list[str]:
+    """Splits at commas outside brackets, so that `img_size=(64,64)` stays whole."""
+    words, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            words.append(text[start:i])
+            start = i + 1
+    return [*words, text[start:]]
+
+
+def _literal(value: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    if value.lower() in words:
+        return words[value.lower()]
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+
+
+def take_bool(options: dict[str, Any], key: str, default: bool) -> bool:
+    """Removes a yes/no option."""
+    value = options.pop(key, default)
+    if not isinstance(value, bool):
+        raise UsageError(f"model option {key} must be true or false, got {value!r}")
+    return value
+
+
+@contextmanager
+def building(spec: ModelSpec, *, hub: bool = False) -> Iterator[None]:
+    """Builds with fixed randomness, and words the errors of a library in one sentence.
+
+    `hub`: files may come from the Hugging Face hub.
+
+    Untrained weights come from one seed, so that every process of a run, and a resumed run, has
+    the same ones; the caller's own random state is left as it was.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]), quick_offline() if hub else nullcontext():
+            torch.default_generator.manual_seed(0)
+            yield
+    except ShiftbenchError:
+        raise
+    except ImportError as error:
+        raise ModelError(f"cannot load {spec.text}: {first_line(error)}") from error
+    except TypeError as error:
+        raise UsageError(f"cannot build {spec.text}: {first_line(error)}") from error
+    except Exception as error:
+        if is_network_error(error):
+            raise ModelError(
+                f"cannot download the weights of {spec.text} ({first_line(error)}): check the "
+                "network, or give a file with --checkpoint"
+            ) from error
+        raise ModelError(f"cannot load {spec.text}: {first_line(error)}") from error

@@ -1,0 +1,56 @@
+"""`tv:NAME[,weights=TAG]`: the classifiers of torchvision, each with its own transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torchvision
+from torchvision.models import get_model, get_model_weights, list_models
+
+from shiftbench.models.checkpoint import load_state, read_state_dict
+from shiftbench.models.classifier import Classifier, Preprocessing, as_classifier, square
+from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, building, take_bool
+from shiftbench.registry import unknown_name
+
+
+class TorchvisionSource:
+    """Classifiers by their torchvision name, with their default weights."""
+
+    def load(self, spec: ModelSpec) -> Classifier:
+        """Builds a torchvision model; options besides `weights` and `pretrained` go to it."""
+        names = list_models(module=torchvision.models)
+        if spec.name not in names:
+            raise unknown_name("torchvision classifier", spec.name, names)
+        options = dict(spec.options)
+        pretrained = take_bool(options, "pretrained", spec.checkpoint is None)
+        tags = get_model_weights(spec.name)
+        tag = options.pop("weights", "DEFAULT")
+        if tag not in tags.__members__:
+            raise unknown_name(f"weights of {spec.name}", str(tag), tags.__members__)
+        with building(spec):
+            model = get_model(spec.name, weights=tags[tag] if pretrained else None, **options)
+            if spec.checkpoint is not None:
+                load_state(model, read_state_dict(spec.checkpoint), origin=str(spec.checkpoint))
+            recipe = _preprocessing(tags[tag].transforms())
+            return as_classifier(model, recipe, name=spec.text, source="torchvision")
+
+    def entries(self) -> Iterable[ModelEntry]:
+        """Every classifier of torchvision."""
+        for name in list_models(module=torchvision.models):
+            yield ModelEntry(f"tv:{name}", "torchvision", True)
+
+
+def _preprocessing(transforms: Any) -> Preprocessing:
+    """Reads torchvision's ImageClassification preset."""
+    view = square(transforms.crop_size)
+    return Preprocessing(
+        input_size=view,
+        mean=tuple(transforms.mean),
+        std=tuple(transforms.std),
+        interpolation=transforms.interpolation.value,
+        crop_pct=view / min(transforms.resize_size),
+    )
+
+
+SOURCES.register("tv", TorchvisionSource())

@@ -1,0 +1,37 @@
+"""How many images to take at a time: enough to fill batches, few enough to lose little."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+FIRST = 16  # images, before anything is known about the speed
+GROWTH = 4  # at most, from one shard to the next
+BATCHES = 4  # batches' worth: the end of a search, with fewer images left, then weighs little
+SECONDS = 40.0  # of work between two saves
+
+
+@dataclass
+class Pace:
+    """Chooses the size of the next shard from the speed of the last ones.
+
+    No result depends on it: what an image visits follows from the image alone.
+    """
+
+    batch_size: int
+    _size: int = FIRST
+    _slowest: dict[str, float] = field(default_factory=dict)  # task -> seconds per image
+
+    def note(self, task: str, images: int, seconds: float) -> None:
+        """Learns what a task took; an estimate that follows changes of speed."""
+        speed = seconds / images
+        before = self._slowest.get(task, speed)
+        self._slowest[task] = 0.5 * before + 0.5 * speed
+
+    def next_size(self) -> int:
+        """Images for the next shard."""
+        most = BATCHES * self.batch_size
+        if not self._slowest:
+            return min(self._size, most)
+        in_time = int(SECONDS / max(max(self._slowest.values()), 1e-9))
+        self._size = max(1, min(in_time, most, GROWTH * self._size))
+        return self._size
