@@ -1,0 +1,10 @@
+"""XCiT models for images that move: baseline, adaptive polyphase and alias-free.
+
+Importing this package registers every model with timm.
+"""
+
+from aft_models.errors import AftModelsError
+from aft_models.presets import PRESETS, create_xcit
+from aft_models.xcit import XCiT, XCiTConfig
+
+__all__ = ["PRESETS", "AftModelsError", "XCiT", "XCiTConfig", "create_xcit"]

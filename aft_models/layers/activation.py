@@ -1,0 +1,322 @@
+"""Alias-free activations: up-sample, apply, low-pass, sub-sample, without ever up-sampling.
+
+An up-sampled image is its ``up * up`` phases, each the image shifted by a fraction of a pixel.
+Applying a pointwise function to every phase and bringing each back with the transposed shift is
+therefore the whole operation (``docs/alias-free.md`` has the derivation), and needs only products
+with ``n x n`` matrices. The backward pass saves the input alone and visits the phases again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from aft_models.errors import AftModelsError
+from aft_models.layers.pointwise import Gelu, Pointwise, Polynomial
+from aft_models.resample import (
+    alias_free_downsample,
+    alias_free_upsample,
+    contract,
+    downsample_matrix,
+    shift_matrix,
+    working_dtype,
+)
+
+# Elements per temporary and thread on a CPU: the phases of a chunk of images stay in the cache,
+# and no temporary is large enough for the allocator to return it to the system each time.
+_CPU_CHUNK = 2**18
+
+# Least-squares fit of GELU on [-2, 2], so that a network starts from a familiar shape.
+GELU_QUADRATIC = (0.0169394634, 0.5, 0.3078363964)
+
+
+# Filled in eager mode only, like the cache of the matrices themselves.
+_AXES: dict[tuple[int, int, int, torch.device, torch.dtype], AxisPhases] = {}
+
+
+@dataclass(frozen=True)
+class AxisPhases:
+    """The matrices of one axis of ``n`` samples, for phases ``0 .. up - 1``."""
+
+    forth: tuple[Tensor, ...]  # S_p (n, n): the signal shifted by p / up; S_0 is the identity
+    back: tuple[Tensor, ...]  # (m, n): low-pass and sub-sample what phase p contributes, times up
+    nyquist: Tensor | None  # v_j = (-1)^j when m = n is even: phase 0 must lose this component
+
+    @staticmethod
+    def of(n: int, up: int, down: int, device: torch.device, dtype: torch.dtype) -> AxisPhases:
+        """Matrices for one axis; ``down`` divides ``n``."""
+        key = (n, up, down, device, dtype)
+        if not torch.compiler.is_compiling() and key in _AXES:
+            return _AXES[key]
+        m = n // down
+        with torch.inference_mode(False), torch.no_grad():
+            forth = tuple(shift_matrix(n, p / up, device=device, dtype=dtype) for p in range(up))
+            columns = downsample_matrix(n * up, m, device=device, dtype=dtype)
+            back = tuple((up * columns[:, p::up]).contiguous() for p in range(up))
+            alternating = None
+            if down == 1 and n % 2 == 0:
+                alternating = 1 - 2 * (torch.arange(n, device=device) % 2).to(dtype)
+        axis = AxisPhases(forth, back, alternating)
+        if not torch.compiler.is_compiling() and type(back[0]) is Tensor:
+            _AXES[key] = axis
+        return axis
+
+
+def chunk_images(x: Tensor, per_image: int) -> int:
+    """How many images to process at a time: all, except in eager mode on a CPU."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return x.shape[0]
+    return min(x.shape[0], max(1, _CPU_CHUNK * torch.get_num_threads() // per_image))
+
+
+def remove_nyquist_(x: Tensor, vector: Tensor | None, axis: int) -> None:
+    """Subtract the alternating component along ``axis``, a rank-1 update."""
+    if vector is None:
+        return
+    n = vector.shape[0]
+    component = contract(vector[None], x, axis)
+    contract(vector[:, None], component, axis, out=x, keep=1.0, scale=-1.0 / n)
+
+
+class _PhasewiseActivation(torch.autograd.Function):
+    """The operator for one contiguous layout; saves its input and the parameters only."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, function: Pointwise, up: int, down: int, axis: int, *params: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(x, *params)
+        ctx.settings = (function, up, down, axis)
+        with torch.autocast(x.device.type, enabled=False):
+            return _forward(x, function, up, down, axis, params)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, *params = ctx.saved_tensors
+        function, up, down, axis = ctx.settings
+        with torch.autocast(x.device.type, enabled=False):
+            grad_x, param_grads = _backward(grad, x, function, up, down, axis, params)
+        return (grad_x, None, None, None, None, *param_grads)
+
+
+def _axes(
+    x: Tensor, up: int, down: int, axis: int, dtype: torch.dtype
+) -> tuple[AxisPhases, AxisPhases]:
+    rows, columns = (AxisPhases.of(x.shape[a], up, down, x.device, dtype) for a in (axis, axis + 1))
+    return rows, columns
+
+
+def _resized(shape: Sequence[int], axis: int, size: int) -> list[int]:
+    return [*shape[:axis], size, *shape[axis + 1 :]]
+
+
+def _forward(
+    x: Tensor, function: Pointwise, up: int, down: int, axis: int, params: Sequence[Tensor]
+) -> Tensor:
+    dtype = working_dtype(x.dtype)
+    params = [p.to(dtype) for p in params]
+    rows, columns = _axes(x, up, down, axis, dtype)
+    shape = list(x.shape)
+    narrow = _resized(shape, axis + 1, shape[axis + 1] // down)
+    small = _resized(narrow, axis, shape[axis] // down)
+    y = x.new_empty(small, dtype=dtype)
+    images = chunk_images(x, x[0].numel())
+    shifted, phase = x.new_empty([2, images, *shape[1:]], dtype=dtype)
+    gathered = x.new_empty([images, *narrow[1:]], dtype=dtype)
+    share = 1.0 / up**2
+    for start in range(0, shape[0], images):
+        part = x[start : start + images].to(dtype)
+        out = y[start : start + images]
+        size = part.shape[0]
+        t, row = phase[:size], gathered[:size]
+        for p in range(up):
+            v = part if p == 0 else contract(rows.forth[p], part, axis, out=shifted[:size])
+            direct = down == 1
+            target = out if direct and p == 0 else row
+            if direct:
+                function.apply_to(v, target, params)
+            for r in range(1 if direct else 0, up):
+                if r == 0:
+                    function.apply_to(v, t, params)
+                else:
+                    contract(columns.forth[r], v, axis + 1, out=t)
+                    function.apply_(t, params)
+                contract(columns.back[r], t, axis + 1, out=target, keep=float(r > 0))
+            if not direct:
+                contract(rows.back[p], row, axis, out=out, keep=float(p > 0), scale=share)
+            elif p > 0:
+                keep = share if p == 1 else 1.0
+                contract(rows.back[p], row, axis, out=out, keep=keep, scale=share)
+        remove_nyquist_(out, columns.nyquist, axis + 1)
+        remove_nyquist_(out, rows.nyquist, axis)
+    return y.to(x.dtype)
+
+
+def _backward(
+    grad: Tensor,
+    x: Tensor,
+    function: Pointwise,
+    up: int,
+    down: int,
+    axis: int,
+    params: Sequence[Tensor],
+) -> tuple[Tensor, list[Tensor]]:
+    dtype = working_dtype(x.dtype)
+    wide_params = [p.to(dtype) for p in params]
+    param_grads = [torch.zeros_like(p) for p in wide_params]
+    rows, columns = _axes(x, up, down, axis, dtype)
+    shape = list(x.shape)
+    narrow = _resized(shape, axis + 1, shape[axis + 1] // down)
+    grad = grad.contiguous()
+    grad_x = x.new_empty(shape, dtype=dtype)
+    images = chunk_images(x, x[0].numel())
+    shifted, phase, slope, total = x.new_empty([4, images, *shape[1:]], dtype=dtype)
+    spread = x.new_empty([images, *narrow[1:]], dtype=dtype)
+    for start in range(0, shape[0], images):
+        part = x[start : start + images].to(dtype)
+        out = grad_x[start : start + images]
+        size = part.shape[0]
+        z, t, row = phase[:size], slope[:size], spread[:size]
+        g = grad[start : start + images].to(dtype) * (1.0 / up**2)
+        remove_nyquist_(g, columns.nyquist, axis + 1)
+        remove_nyquist_(g, rows.nyquist, axis)
+        for p in range(up):
+            v = part if p == 0 else contract(rows.forth[p], part, axis, out=shifted[:size])
+            direct = down == 1
+            q = g if direct and p == 0 else contract(rows.back[p].t(), g, axis, out=row)
+            target = out if p == 0 else total[:size]
+            if direct:
+                function.pull_back(q, v, target, wide_params, param_grads)
+            for r in range(1 if direct else 0, up):
+                if r == 0:
+                    contract(columns.back[0].t(), q, axis + 1, out=target)
+                    function.pull_back(target, v, target, wide_params, param_grads)
+                else:
+                    contract(columns.forth[r], v, axis + 1, out=z)
+                    contract(columns.back[r].t(), q, axis + 1, out=t)
+                    function.pull_back(t, z, t, wide_params, param_grads)
+                    contract(columns.forth[r].t(), t, axis + 1, out=target, keep=1.0)
+            if p > 0:
+                contract(rows.forth[p].t(), target, axis, out=out, keep=1.0)
+    return grad_x.to(x.dtype), [g.to(p.dtype) for g, p in zip(param_grads, params, strict=True)]
+
+
+def phasewise_activation(
+    x: Tensor,
+    function: Pointwise,
+    params: Sequence[Tensor] = (),
+    *,
+    up: int = 2,
+    down: int = 1,
+    axis: int,
+) -> Tensor:
+    """Alias-free ``function`` of a 4-D tensor whose rows and columns are ``axis, axis + 1``."""
+    for a in (axis, axis + 1):
+        if x.shape[a] % down:
+            raise AftModelsError(
+                f"cannot down-sample {x.shape[a]} samples by {down}: the factor must divide the size"
+            )
+    result: Tensor = _PhasewiseActivation.apply(x.contiguous(), function, up, down, axis, *params)
+    return result
+
+
+class AliasFreeActivation(nn.Module):
+    """A pointwise non-linearity that commutes with sub-pixel shifts, up to its own residue.
+
+    Law: shifting the input cyclically by any multiple of ``1 / up`` pixel shifts the output alike,
+    exactly, for any function. Polynomials of degree d are exact for *every* shift once
+    ``up >= (d + 1) / 2``; GELU leaves a residue that falls about tenfold with each step of ``up``.
+
+    Args:
+        function: ``"gelu"``, ``"poly"``, or any elementwise callable or module (which then runs
+            through plain autograd and saves its phases).
+        channels: needed by ``"poly"``, whose coefficients are learned per channel.
+        up: up-sampling factor, 2 in the paper.
+        down: sub-sample by this factor in the same pass.
+        degree: of ``"poly"``.
+        layout: ``"NCHW"``, or ``"NHWC"`` for tokens reshaped to their grid.
+    """
+
+    def __init__(
+        self,
+        function: str | Callable[[Tensor], Tensor] = "gelu",
+        *,
+        channels: int | None = None,
+        up: int = 2,
+        down: int = 1,
+        degree: int = 2,
+        layout: str = "NCHW",
+    ) -> None:
+        super().__init__()
+        if up < 2:
+            raise AftModelsError(f"up must be an integer of at least 2, got {up}")
+        if layout not in ("NCHW", "NHWC"):
+            raise AftModelsError(f"layout must be 'NCHW' or 'NHWC', got {layout!r}")
+        self.up, self.down, self.layout = up, down, layout
+        self.coefficients: nn.Parameter | None = None
+        self.function: Callable[[Tensor], Tensor] | None = None
+        self.pointwise: Pointwise | None = None
+        if function == "gelu":
+            self.pointwise = Gelu()
+        elif function == "poly":
+            if channels is None or degree < 1:
+                raise AftModelsError("a polynomial activation needs channels=... and degree >= 1")
+            if 2 * up < degree + 1:
+                warnings.warn(
+                    f"a polynomial of degree {degree} is exactly alias-free only from up = "
+                    f"{(degree + 2) // 2}; with up = {up} a residue remains",
+                    stacklevel=2,
+                )
+            self.pointwise = Polynomial()
+            start = torch.zeros(channels, degree + 1)
+            start[:, : min(3, degree + 1)] = torch.tensor(GELU_QUADRATIC[: degree + 1])
+            self.coefficients = nn.Parameter(start)
+        elif callable(function):
+            self.function = function
+        else:
+            raise AftModelsError(
+                f"unknown activation {function!r}: expected 'gelu', 'poly' or a callable"
+            )
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(model)``."""
+        name = type(self.pointwise).__name__.lower() if self.pointwise else "custom"
+        return f"{name}, up={self.up}, down={self.down}, layout={self.layout}"
+
+    def broadcast_params(self) -> tuple[Tensor, ...]:
+        """The learned coefficients, shaped to broadcast over this layout."""
+        if self.coefficients is None:
+            return ()
+        by_power = self.coefficients.t()
+        return (by_power[:, :, None, None] if self.layout == "NCHW" else by_power,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` or ``(B, H, W, C)`` to the same, spatial sizes divided by ``down``."""
+        if x.ndim != 4:
+            raise AftModelsError(f"expected a 4-D {self.layout} tensor, got shape {tuple(x.shape)}")
+        if self.pointwise is None:
+            assert self.function is not None
+            planes = x if self.layout == "NCHW" else x.permute(0, 3, 1, 2)
+            y = self.function(alias_free_upsample(planes, self.up))
+            y = alias_free_downsample(y, self.up * self.down)
+            return y if self.layout == "NCHW" else y.permute(0, 2, 3, 1)
+        axis = 2 if self.layout == "NCHW" else 1
+        if axis == 2 and x.is_contiguous(memory_format=torch.channels_last):
+            # Same memory as NHWC: resample there and hand back channels-last.
+            params = () if self.coefficients is None else (self.coefficients.t(),)
+            y = self._run(x.permute(0, 2, 3, 1), params, 1)
+            return y.permute(0, 3, 1, 2)
+        return self._run(x, self.broadcast_params(), axis)
+
+    def _run(self, x: Tensor, params: tuple[Tensor, ...], axis: int) -> Tensor:
+        assert self.pointwise is not None
+        return phasewise_activation(
+            x, self.pointwise, params, up=self.up, down=self.down, axis=axis
+        )

@@ -1,0 +1,117 @@
+"""Shift-equivariant attentions, ``Q f(K^T V)``: what mixes tokens only ever sees their products.
+
+Shifting the image shifts Q, K and V alike (an orthogonal map T on the tokens), so
+``(T K)^T (T V) = K^T V`` does not change and the output shifts. Cross-covariance attention
+(timm's ``XCA``) is one instance, the two here are others; all have the same parameters.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from timm.layers import Mlp
+from timm.models.xcit import XCA
+from torch import Tensor, nn
+
+from aft_models.layers.norm import AliasFreeLayerNorm
+
+
+class LinearAttention(nn.Module):
+    """``Q (K^T V) / N`` per head: no non-linearity at all.
+
+    Args:
+        dim: channels.
+        num_heads: heads; must divide ``dim``.
+        qkv_bias: bias in the input projection.
+        attn_drop: dropout of the channel-by-channel matrix.
+        proj_drop: dropout of the output.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(dim, dim * 3, bias=qkv_bias)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale queries and keys ``(B, heads, N, channels)``."""
+        return q / q.shape[-2], k
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens ``(B, N, C)`` to the same shape."""
+        batch, tokens, dim = x.shape
+        qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, dim // self.num_heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, heads, N, channels)
+        q, k = self.normalise(q, k)
+        mixing = self.attn_drop(k.transpose(-2, -1) @ v)  # (B, heads, channels, channels)
+        y = (q @ mixing).transpose(1, 2).reshape(batch, tokens, dim)
+        return self.proj_drop(self.proj(y))  # type: ignore[no-any-return]
+
+
+class SimaAttention(LinearAttention):
+    """SimA: queries and keys are l1-normalised along the tokens, and no softmax is needed."""
+
+    def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`LinearAttention`."""
+        return F.normalize(q, p=1.0, dim=-2), F.normalize(k, p=1.0, dim=-2)
+
+
+ATTENTIONS = {"xca": XCA, "linear": LinearAttention, "sima": SimaAttention}
+
+
+class AliasFreeClassAttention(nn.Module):
+    """Class attention whose class token no shift of the patch tokens can change.
+
+    The class token joins the tokens of a shift-equivariant attention (cross-covariance unless said
+    otherwise), then an MLP refines the class token alone. As in the class attention of XCiT that it
+    replaces, the second normalisation feeds the residual too.
+
+    Args:
+        dim: channels.
+        num_heads: heads.
+        attention: a key of :data:`ATTENTIONS`.
+        norm_mean: see :class:`AliasFreeLayerNorm`.
+        mlp_ratio: hidden width of the MLP over ``dim``.
+        layer_scale: initial value of the two residual gains.
+        attn_drop: dropout inside the attention.
+        proj_drop: dropout after the attention and inside the MLP.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        attention: str = "xca",
+        norm_mean: str = "token",
+        mlp_ratio: float = 4.0,
+        layer_scale: float = 1.0,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.norm1 = AliasFreeLayerNorm(dim, mean=norm_mean)
+        self.attn = ATTENTIONS[attention](
+            dim, num_heads=num_heads, qkv_bias=True, attn_drop=attn_drop, proj_drop=proj_drop
+        )
+        self.norm2 = AliasFreeLayerNorm(dim, mean=norm_mean)
+        self.mlp = Mlp(dim, hidden_features=int(dim * mlp_ratio), drop=proj_drop)
+        self.gamma1 = nn.Parameter(torch.full((dim,), layer_scale))
+        self.gamma2 = nn.Parameter(torch.full((dim,), layer_scale))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens ``(B, 1 + N, C)``, the class token first, to the same shape."""
+        x = self.norm2(torch.addcmul(x, self.gamma1, self.attn(self.norm1(x))))
+        token, patches = x[:, :1], x[:, 1:]
+        token = torch.addcmul(token, self.gamma2, self.mlp(token))
+        return torch.cat([token, 2 * patches], dim=1)

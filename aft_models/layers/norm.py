@@ -1,0 +1,89 @@
+"""Layer normalisation that commutes with sub-pixel shifts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from aft_models.errors import AftModelsError
+from aft_models.resample import working_dtype
+
+
+class _AliasFreeNorm(torch.autograd.Function):
+    """Saves the input and two small statistics, as the built-in layer norm does."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean_axis: int, eps: float
+    ) -> Tensor:
+        wide = x.to(working_dtype(x.dtype))
+        mean = wide.mean(mean_axis, keepdim=True)
+        centred = wide - mean
+        norm = torch.linalg.vector_norm(centred, dim=(1, 2), keepdim=True)
+        scale = torch.rsqrt(norm * norm / x[0].numel() + eps)  # (B, 1, 1)
+        ctx.save_for_backward(x, mean, scale, weight)
+        ctx.mean_axis = mean_axis
+        return torch.addcmul(bias, centred, scale * weight).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, scale, weight = ctx.saved_tensors
+        centred = x - mean  # promotes to the precision of the statistics
+        g = grad.to(centred.dtype)
+        along_tokens = (g * centred).sum(1, keepdim=True)  # (B, 1, C)
+        grad_weight = (along_tokens * scale).sum((0, 1))
+        grad_bias = g.sum((0, 1))
+        radial = (along_tokens * weight).sum(2, keepdim=True) * (scale**3 / x[0].numel())
+        grad_x = g * (scale * weight)
+        # The centred input has no mean along the axis, so only this term needs re-centring.
+        grad_x -= grad_x.mean(ctx.mean_axis, keepdim=True)
+        grad_x.addcmul_(centred, radial, value=-1.0)
+        return (
+            grad_x.to(x.dtype),
+            grad_weight.to(weight.dtype),
+            grad_bias.to(weight.dtype),
+            None,
+            None,
+        )
+
+
+class AliasFreeLayerNorm(nn.Module):
+    """Normalise tokens ``(B, N, C)`` with statistics that no shift can change.
+
+    A plain layer norm divides each token by its own deviation, a non-linear function of position
+    that makes new frequencies. Here one deviation serves all tokens of an image.
+
+    Law: permuting, or resampling by any circular linear filter that keeps the energy, the tokens of
+    the input does the same to the output.
+
+    Args:
+        dim: channels.
+        mean: ``"token"`` subtracts each token's mean over its channels (the paper's equation);
+            ``"channel"`` subtracts each channel's mean over the tokens (the authors' released
+            code). Both are shift-equivariant.
+        eps: added to the variance.
+    """
+
+    def __init__(self, dim: int, *, mean: str = "token", eps: float = 1e-6) -> None:
+        super().__init__()
+        if mean not in ("token", "channel"):
+            raise AftModelsError(f"norm mean must be 'token' or 'channel', got {mean!r}")
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.mean, self.eps = mean, eps
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(model)``."""
+        return f"{self.weight.shape[0]}, mean={self.mean}, eps={self.eps}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens ``(B, N, C)`` to the same shape."""
+        if x.ndim != 3:
+            raise AftModelsError(f"expected tokens (B, N, C), got shape {tuple(x.shape)}")
+        axis = 2 if self.mean == "token" else 1
+        result: Tensor = _AliasFreeNorm.apply(x, self.weight, self.bias, axis, self.eps)
+        return result

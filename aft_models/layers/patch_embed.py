@@ -1,0 +1,155 @@
+"""From image to tokens by a few 3 x 3 convolutions, each followed by a halving of the grid."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aft_models.errors import AftModelsError
+from aft_models.layers.activation import AliasFreeActivation
+from aft_models.layers.polyphase import ApsDownsample
+from aft_models.layers.stem import phasewise_stem
+from aft_models.resample import alias_free_downsample
+
+
+class AliasFreeDownsample(nn.Module):
+    """Ideal low-pass and sub-sampling of ``(B, C, H, W)``.
+
+    Law: a shift of the input by any amount shifts the output by the same distance in the image,
+    exactly, fractions of an output pixel included.
+    """
+
+    def __init__(self, down: int = 2) -> None:
+        super().__init__()
+        self.down = down
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(model)``."""
+        return f"down={self.down}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, C, H / down, W / down)``."""
+        return alias_free_downsample(x, self.down)
+
+
+class ConvPatchEmbed(nn.Module):
+    """XCiT's convolutional patch embedding with the paper's three ways to halve the grid.
+
+    The sub-modules are ``proj.0.0`` (convolution), ``proj.0.1`` (batch norm), ``proj.1``
+    (activation and, unless strided, down-sampling), ``proj.2.0``, ...: the key names of timm.
+
+    Args:
+        dim: channels of the tokens; the stages before have half, a quarter, ...
+        patch_size: a power of two; one stage per factor of two.
+        in_chans: channels of the image.
+        padding: ``"zeros"`` or ``"circular"``.
+        downsample: ``"stride"``, ``"aps"`` or ``"af"``.
+        activation: ``"gelu"``, ``"af_gelu"`` or ``"af_poly"``.
+        last_activation: whether the last stage has an activation too.
+        up: up-sampling factor of alias-free activations.
+        degree: of polynomial activations.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        patch_size: int,
+        *,
+        in_chans: int = 3,
+        padding: str = "zeros",
+        downsample: str = "stride",
+        activation: str = "gelu",
+        last_activation: bool = False,
+        up: int = 2,
+        degree: int = 3,
+    ) -> None:
+        super().__init__()
+        stages = patch_size.bit_length() - 1
+        self.patch_size = patch_size
+        widths = [dim >> (stages - 1 - i) for i in range(stages)]
+        layers: list[nn.Module] = []
+        previous = in_chans
+        for i, width in enumerate(widths):
+            conv = nn.Conv2d(
+                previous,
+                width,
+                kernel_size=3,
+                stride=2 if downsample == "stride" else 1,
+                padding=1,
+                padding_mode=padding,
+                bias=False,
+            )
+            layers.append(nn.Sequential(conv, nn.BatchNorm2d(width)))
+            kind = activation if last_activation or i < stages - 1 else None
+            tail = _tail(kind, downsample, channels=width, up=up, degree=degree)
+            if tail is not None:
+                layers.append(tail)
+            previous = width
+        self.proj = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """``(B, channels, H, W)`` to contiguous tokens ``(B, N, C)`` and their grid."""
+        height, width = x.shape[-2:]
+        if height % self.patch_size or width % self.patch_size:
+            raise AftModelsError(
+                f"the patch size {self.patch_size} does not divide the image, {height} x {width} "
+                "pixels: resize or crop it to a multiple"
+            )
+        layers = list(self.proj)
+        if self._stem_applies():
+            x = self._stem(x)
+            layers = layers[2:]
+        for layer in layers:
+            x = layer(x)
+        grid = (x.shape[2], x.shape[3])
+        return x.flatten(2).transpose(1, 2).contiguous(), grid
+
+    def _stem_applies(self) -> bool:
+        """Whether the fused first stage computes what the modules say."""
+        if len(self.proj) < 2 or not isinstance(self.proj[1], AliasFreeActivation):
+            return False
+        conv, norm = self.proj[0]  # type: ignore[misc]
+        return (
+            conv.padding_mode == "circular"
+            and conv.stride == (1, 1)
+            # A synchronised norm gathers its statistics itself: run it as it is.
+            and type(norm) is nn.BatchNorm2d
+            and self.proj[1].pointwise is not None
+            and self.proj[1].down > 1
+        )
+
+    def _stem(self, image: Tensor) -> Tensor:
+        conv, norm = self.proj[0]  # type: ignore[misc]
+        activation = self.proj[1]
+        assert isinstance(activation, AliasFreeActivation) and activation.pointwise is not None
+        return phasewise_stem(
+            image,
+            conv,
+            norm,
+            activation.pointwise,
+            activation.broadcast_params(),
+            up=activation.up,
+            down=activation.down,
+        )
+
+
+def _tail(
+    activation: str | None, downsample: str, *, channels: int, up: int, degree: int
+) -> nn.Module | None:
+    """What follows a convolution of the patch embedding."""
+    down = 1 if downsample == "stride" else 2
+    if activation is None or activation == "gelu":
+        gelu = None if activation is None else nn.GELU()
+        if downsample == "stride":
+            return gelu
+        if downsample == "aps":
+            return ApsDownsample(down, gelu)
+        return (
+            AliasFreeDownsample(down)
+            if gelu is None
+            else nn.Sequential(gelu, AliasFreeDownsample(down))
+        )
+    kind = activation.removeprefix("af_")
+    fused = down if downsample == "af" else 1
+    layer = AliasFreeActivation(kind, channels=channels, up=up, down=fused, degree=degree)
+    return nn.Sequential(layer, ApsDownsample(down)) if downsample == "aps" else layer

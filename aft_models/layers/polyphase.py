@@ -1,0 +1,74 @@
+"""Adaptive polyphase sampling: sub-sample where the image itself says, not where the grid does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aft_models.errors import AftModelsError
+
+
+def select_polyphase(x: Tensor, criterion: Tensor, stride: int = 2) -> Tensor:
+    """Sub-sample ``x`` at, per image, the polyphase component where ``criterion`` is largest.
+
+    Args:
+        x: ``(B, C, H, W)``.
+        criterion: tensor of the same spatial size whose l2 norm, over all channels together,
+            chooses the component; the lowest index wins a tie.
+        stride: sub-sampling factor; sizes it does not divide are padded circularly.
+    """
+    x, criterion = _pad_to_multiple(x, stride), _pad_to_multiple(criterion, stride)
+    with torch.no_grad():
+        blocks = _components(criterion.detach(), stride)
+        energy = blocks.float().square() if blocks.dtype == torch.half else blocks.square()
+        chosen = energy.sum(dim=(1, 2, 4)).flatten(1).argmax(1)  # (B,)
+    rows, columns = chosen // stride, chosen % stride
+    images = torch.arange(x.shape[0], device=x.device)
+    return _components(x, stride)[images, :, :, rows, :, columns]  # (B, C, H/s, W/s)
+
+
+def _components(x: Tensor, stride: int) -> Tensor:
+    batch, channels, height, width = x.shape
+    return x.reshape(batch, channels, height // stride, stride, width // stride, stride)
+
+
+def _pad_to_multiple(x: Tensor, stride: int) -> Tensor:
+    bottom, right = -x.shape[-2] % stride, -x.shape[-1] % stride
+    return F.pad(x, (0, right, 0, bottom), mode="circular") if bottom or right else x
+
+
+class ApsDownsample(nn.Module):
+    """Adaptive polyphase sub-sampling, optionally of an activation.
+
+    Law: a cyclic integer shift of the input changes the output by a cyclic integer shift at most
+    (for sizes the stride divides).
+
+    Args:
+        stride: sub-sampling factor.
+        activation: elementwise function applied first. Doing it here lets the backward pass touch
+            the kept component only, a quarter of the pixels.
+    """
+
+    def __init__(
+        self, stride: int = 2, activation: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        if stride < 1:
+            raise AftModelsError(f"stride must be a positive integer, got {stride}")
+        self.stride = stride
+        self.activation = activation
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(model)``."""
+        return f"stride={self.stride}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, C, ceil(H / stride), ceil(W / stride))``."""
+        if self.activation is None:
+            return select_polyphase(x, x, self.stride)
+        with torch.no_grad():
+            activated = self.activation(x)
+        return self.activation(select_polyphase(x, activated, self.stride))

@@ -1,0 +1,315 @@
+"""One XCiT for the whole paper: every model and ablation is a value of :class:`XCiTConfig`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from timm.layers import trunc_normal_
+from timm.models.xcit import ClassAttentionBlock, PositionalEncodingFourier
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from aft_models.errors import AftModelsError
+from aft_models.layers.attention import AliasFreeClassAttention
+from aft_models.layers.blocks import XcaBlock, token_norm
+from aft_models.layers.patch_embed import ConvPatchEmbed
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "patch_size": (2, 4, 8, 16, 32),
+    "padding": ("zeros", "circular"),
+    "downsample": ("stride", "aps", "af"),
+    "embed_activation": ("gelu", "af_gelu", "af_poly"),
+    "block_activation": ("gelu", "af_gelu", "af_poly"),
+    "up": (2, 3, 4),
+    "norm": ("layer", "af"),
+    "norm_mean": ("token", "channel"),
+    "head": ("class_attention", "af_class_attention", "avgpool"),
+    "attention": ("xca", "linear", "sima"),
+}
+
+
+@dataclass(frozen=True)
+class XCiTConfig:
+    """The architecture: sizes first, then the switches that make it alias-free."""
+
+    dim: int  # channels of a token
+    depth: int  # attention blocks before the head
+    num_heads: int  # divides dim
+    patch_size: int  # pixels per token along each axis, a power of two
+    layer_scale: float = 1.0  # initial gain of every residual branch
+    mlp_ratio: float = 4.0  # hidden width of the MLPs over dim
+    class_depth: int = 2  # class-attention blocks
+    tokens_norm: bool = True  # class attention normalises all tokens, not the class token alone
+    padding: str = "zeros"  # of every convolution: zeros, circular
+    downsample: str = "stride"  # how the patch embedding halves the grid: stride, aps, af
+    embed_activation: str = "gelu"  # in the patch embedding: gelu, af_gelu, af_poly
+    block_activation: str = "gelu"  # in the blocks: gelu, af_gelu, af_poly
+    last_embed_activation: bool = False  # an activation after the last embedding convolution too
+    up: int = 2  # up-sampling factor of alias-free activations: 2 (the paper), 3, 4
+    embed_degree: int = 3  # of af_poly in the patch embedding
+    block_degree: int = 2  # of af_poly in the blocks
+    norm: str = "layer"  # layer, af
+    norm_mean: str = "token"  # af norm: mean per token (the paper) or per channel (its code)
+    positional: bool = True  # Fourier positional encoding
+    head: str = "class_attention"  # class_attention, af_class_attention, avgpool
+    attention: str = "xca"  # xca, linear, sima
+
+    def __post_init__(self) -> None:
+        for field, allowed in _CHOICES.items():
+            value = getattr(self, field)
+            if value not in allowed:
+                known = ", ".join(map(str, allowed))
+                raise AftModelsError(f"{field} must be one of {known}, got {value!r}")
+        if self.dim % self.num_heads:
+            raise AftModelsError(
+                f"{self.num_heads} heads cannot share {self.dim} channels evenly: choose a "
+                "multiple of the heads for dim"
+            )
+        if self.dim % (self.patch_size // 2):
+            raise AftModelsError(
+                f"dim {self.dim} cannot be halved once per stage of patch size "
+                f"{self.patch_size}: choose a multiple of {self.patch_size // 2}"
+            )
+
+
+class XCiT(nn.Module):
+    """Cross-covariance image transformer, baseline or alias-free, with timm's model interface.
+
+    Takes any image whose sides the patch size divides, square or not.
+
+    Args:
+        cfg: the architecture.
+        img_size: expected input size, checked against the patch size; other sizes work too.
+        in_chans: channels of the image.
+        num_classes: outputs of the classifier; 0 leaves the features.
+        global_pool: ``"token"``, ``"avg"`` or ``""``; by default what the head of ``cfg`` needs.
+        drop_rate: dropout before the classifier and inside class attention.
+        pos_drop_rate: dropout of the tokens entering the blocks.
+        proj_drop_rate: dropout of projections and MLPs.
+        attn_drop_rate: dropout inside the attention.
+        drop_path_rate: stochastic depth, the same in every block.
+    """
+
+    def __init__(
+        self,
+        cfg: XCiTConfig,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str | None = None,
+        drop_rate: float = 0.0,
+        pos_drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        sides = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
+        if any(side % cfg.patch_size for side in sides):
+            raise AftModelsError(
+                f"the patch size {cfg.patch_size} does not divide img_size {img_size}: "
+                "choose a multiple"
+            )
+        self.cfg = cfg
+        self.num_classes = num_classes
+        self.num_features = self.head_hidden_size = self.embed_dim = cfg.dim
+        self.has_class_token = cfg.head != "avgpool"
+        self.global_pool = self._checked_pool(global_pool)
+        self.grad_checkpointing = False
+        self.patch_embed = ConvPatchEmbed(
+            cfg.dim,
+            cfg.patch_size,
+            in_chans=in_chans,
+            padding=cfg.padding,
+            downsample=cfg.downsample,
+            activation=cfg.embed_activation,
+            last_activation=cfg.last_embed_activation,
+            up=cfg.up,
+            degree=cfg.embed_degree,
+        )
+        self.pos_embed = PositionalEncodingFourier(dim=cfg.dim) if cfg.positional else None
+        self.pos_drop = nn.Dropout(pos_drop_rate)
+        self.blocks = nn.ModuleList(
+            XcaBlock(
+                cfg.dim,
+                cfg.num_heads,
+                attention=cfg.attention,
+                activation=cfg.block_activation,
+                norm=cfg.norm,
+                norm_mean=cfg.norm_mean,
+                padding=cfg.padding,
+                up=cfg.up,
+                degree=cfg.block_degree,
+                mlp_ratio=cfg.mlp_ratio,
+                layer_scale=cfg.layer_scale,
+                proj_drop=proj_drop_rate,
+                attn_drop=attn_drop_rate,
+                drop_path=drop_path_rate,
+            )
+            for _ in range(cfg.depth)
+        )
+        self.feature_info = [
+            {"num_chs": cfg.dim, "reduction": cfg.patch_size, "module": f"blocks.{i}"}
+            for i in range(cfg.depth)
+        ]
+        if self.has_class_token:
+            self.cls_token = nn.Parameter(torch.zeros(1, 1, cfg.dim))
+            trunc_normal_(self.cls_token, std=0.02)
+            self.cls_attn_blocks = nn.ModuleList(
+                self._class_block(drop_rate, attn_drop_rate) for _ in range(cfg.class_depth)
+            )
+        # Only the class token passes this norm on to the classifier, and no shift changes that.
+        self.norm = token_norm("layer", cfg.dim) if self.has_class_token else nn.Identity()
+        self.head_drop = nn.Dropout(drop_rate)
+        self.head = nn.Linear(cfg.dim, num_classes) if num_classes > 0 else nn.Identity()
+        self.apply(_init_linear)
+
+    def _class_block(self, drop_rate: float, attn_drop_rate: float) -> nn.Module:
+        cfg = self.cfg
+        if cfg.head == "class_attention":
+            block: nn.Module = ClassAttentionBlock(
+                cfg.dim,
+                cfg.num_heads,
+                mlp_ratio=cfg.mlp_ratio,
+                qkv_bias=True,
+                proj_drop=drop_rate,
+                attn_drop=attn_drop_rate,
+                norm_layer=partial(nn.LayerNorm, eps=1e-6),
+                eta=cfg.layer_scale,
+                tokens_norm=cfg.tokens_norm,
+            )
+            return block
+        return AliasFreeClassAttention(
+            cfg.dim,
+            cfg.num_heads,
+            attention=cfg.attention,
+            norm_mean=cfg.norm_mean,
+            mlp_ratio=cfg.mlp_ratio,
+            layer_scale=cfg.layer_scale,
+            attn_drop=attn_drop_rate,
+            proj_drop=drop_rate,
+        )
+
+    def _checked_pool(self, global_pool: str | None) -> str:
+        if global_pool is None:
+            return "token" if self.has_class_token else "avg"
+        allowed = ("", "avg", "token") if self.has_class_token else ("", "avg")
+        if global_pool not in allowed:
+            known = ", ".join(map(repr, allowed))
+            raise AftModelsError(f"global_pool must be one of {known}, got {global_pool!r}")
+        return global_pool
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that weight decay must leave alone."""
+        temperatures = {n for n, _ in self.named_parameters() if n.endswith("temperature")}
+        return {"pos_embed", "cls_token"} | temperatures
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Parameter groups for layer-wise learning rates."""
+        return {
+            "stem": r"^cls_token|pos_embed|patch_embed",
+            "blocks": r"^blocks\.(\d+)",
+            "cls_attn_blocks": [(r"^cls_attn_blocks\.(\d+)", None), (r"^norm", (99999,))],
+        }
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute the blocks in the backward pass instead of saving them."""
+        self.grad_checkpointing = enable
+
+    def get_classifier(self) -> nn.Module:
+        """The last linear layer."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Replace the classifier, for another number of classes."""
+        if global_pool is not None:
+            self.global_pool = self._checked_pool(global_pool)
+        self.num_classes = num_classes
+        like = next(self.blocks.parameters())
+        self.head = (
+            nn.Linear(self.num_features, num_classes, device=like.device, dtype=like.dtype)
+            if num_classes > 0
+            else nn.Identity()
+        )
+        self.head.apply(_init_linear)
+        self.head.train(self.training)
+
+    def forward_tokens(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Image to the patch tokens entering the first block, and their grid."""
+        x, grid = self.patch_embed(x)
+        if self.pos_embed is not None:
+            position = self.pos_embed(1, *grid).flatten(2).transpose(1, 2)  # (1, N, C)
+            x = x + position
+        return self.pos_drop(x), grid
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Image ``(B, channels, H, W)`` to tokens ``(B, N, C)``, a class token first if any."""
+        x, (height, width) = self.forward_tokens(x)
+        for block in self.blocks:
+            x = self._run(block, x, height, width)
+        if self.has_class_token:
+            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
+            for block in self.cls_attn_blocks:
+                x = self._run(block, x)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+    def _run(self, block: nn.Module, x: Tensor, *grid: int) -> Tensor:
+        if self.grad_checkpointing and torch.is_grad_enabled():
+            return checkpoint(block, x, *grid, use_reentrant=False)  # type: ignore[no-any-return]
+        return block(x, *grid)  # type: ignore[no-any-return]
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """Features after chosen blocks, as timm's feature extraction asks for them."""
+        from timm.models import feature_take_indices
+
+        if output_fmt not in ("NCHW", "NLC"):
+            raise AftModelsError(f"output_fmt must be 'NCHW' or 'NLC', got {output_fmt!r}")
+        wanted, last = feature_take_indices(len(self.blocks), indices)
+        x, (height, width) = self.forward_tokens(x)
+        found = []
+        for i, block in enumerate(self.blocks[: last + 1] if stop_early else self.blocks):
+            x = self._run(block, x, height, width)
+            if i in wanted:
+                kept = self.norm(x) if norm else x
+                if output_fmt == "NCHW":
+                    kept = kept.unflatten(1, (height, width)).permute(0, 3, 1, 2).contiguous()
+                found.append(kept)
+        if intermediates_only:
+            return found
+        if self.has_class_token:
+            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
+            for block in self.cls_attn_blocks:
+                x = self._run(block, x)
+        return self.norm(x), found
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Tokens to logits, or to the pooled features."""
+        if self.global_pool == "token":
+            x = x[:, 0]
+        elif self.global_pool == "avg":
+            x = x[:, 1:].mean(1) if self.has_class_token else x.mean(1)
+        x = self.head_drop(x)
+        return x if pre_logits else self.head(x)  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Image ``(B, channels, H, W)`` to logits ``(B, num_classes)``."""
+        return self.forward_head(self.forward_features(x))
+
+
+def _init_linear(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
