@@ -1,0 +1,111 @@
+"""Checkpoints: everything a run needs to go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from aft_models.errors import AftModelsError
+from aft_models.training.recipe import Recipe
+
+FORMAT = 1
+LAST, BEST = "last.pt", "best.pt"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What must agree before a run may go on from a checkpoint."""
+
+    model: str
+    recipe: Recipe
+    seed: int
+    classes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, one per thing that must agree."""
+        return {
+            "model": self.model,
+            "seed": self.seed,
+            "classes": self.classes,
+            **{f"recipe.{name}": value for name, value in self.recipe.settings().items()},
+        }
+
+
+def save(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes to a temporary name and renames, so that a kill leaves the old file or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(dict(content), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: Path, identity: Identity) -> dict[str, Any]:
+    """Reads a checkpoint of the same run.
+
+    Raises:
+        AftModelsError: The file is damaged, or belongs to another model or recipe.
+    """
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        theirs = content["identity"]
+        if content["format"] != FORMAT:
+            raise AftModelsError(
+                f"{path} has checkpoint format {content['format']}, this version reads {FORMAT}; "
+                "start afresh in another folder"
+            )
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
+        raise AftModelsError(
+            f"{path} is not a readable training checkpoint ({str(error).splitlines()[0]}); "
+            "start afresh in another folder"
+        ) from error
+    ours = identity.as_dict()
+    differing = [
+        f"{key} {theirs.get(key)!r} there, {ours.get(key)!r} here"
+        for key in sorted(theirs.keys() | ours.keys())
+        if theirs.get(key) != ours.get(key)
+    ]
+    if differing:
+        raise AftModelsError(
+            f"{path} belongs to another run: {'; '.join(differing)}. Use the same settings, "
+            "another folder, or start afresh"
+        )
+    return content
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every generator that layers, transforms and mixup draw from."""
+    version, internal, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - timm reads it
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": [str(kind), [int(key) for key in keys], int(position), int(has_gauss), cached],
+        "python": [version, list(internal), gauss],
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(state: Mapping[str, Any]) -> None:
+    """Puts every generator back to where `random_state` saw it."""
+    torch.set_rng_state(state["torch"])
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    numpy_state = (kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached)
+    np.random.set_state(numpy_state)  # noqa: NPY002 - the generator that timm reads
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

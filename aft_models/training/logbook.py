@@ -1,0 +1,72 @@
+"""What a run leaves to read: a row per epoch, TensorBoard events, a picture of the curves."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, float]  # column -> number; "epoch" counts finished epochs
+
+
+def write_log(path: Path, rows: Sequence[Row]) -> None:
+    """Writes every row anew, atomically: a resumed run leaves no epoch twice."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows({key: _short(value) for key, value in row.items()} for row in rows)
+    temporary.replace(path)
+
+
+def _short(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+class TensorBoard:
+    """Writes scalars where the package `tensorboard` is installed, else nothing."""
+
+    def __init__(self, folder: Path, *, first_epoch: int = 0) -> None:
+        self._writer: Any = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return
+        # Events at or after `purge_step` belong to an epoch that a kill cut short.
+        self._writer = SummaryWriter(str(folder), purge_step=first_epoch + 1)
+
+    def write(self, row: Mapping[str, float]) -> None:
+        """Writes the columns of one epoch."""
+        if self._writer is not None:
+            for name, value in row.items():
+                self._writer.add_scalar(name, value, int(row["epoch"]))
+
+    def close(self) -> None:
+        """Flushes what is left."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def draw_curves(path: Path, rows: Sequence[Row], title: str) -> None:
+    """Draws the training loss beside the scores, against epochs."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    left.plot([row["epoch"] for row in rows], [row["loss"] for row in rows], marker=".")
+    left.set(xlabel="epoch", ylabel="training loss", title=title)
+    skipped = {"epoch", "loss", "lr", "images_per_second", "seconds"}
+    for column in dict.fromkeys(key for row in rows for key in row if key not in skipped):
+        points = [(row["epoch"], 100 * row[column]) for row in rows if column in row]
+        right.plot(*zip(*points, strict=True), marker=".", label=column.replace("_", " "))
+    right.set(xlabel="epoch", ylabel="percent of the images")
+    if right.lines:
+        right.legend(frameon=False)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,304 @@
+"""The training loop: updates, averaging, evaluation, checkpoints, resume."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from timm.data import Mixup
+from timm.optim import create_optimizer_v2
+from timm.scheduler import create_scheduler_v2
+from timm.utils import ModelEmaV3
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from aft_models.errors import AftModelsError
+from aft_models.training import checkpoint
+from aft_models.training.data import Batch, Batches, mixed_seed
+from aft_models.training.logbook import Row, TensorBoard, draw_curves, write_log
+from aft_models.training.machine import Machine
+from aft_models.training.processes import Processes
+
+CHECK_EVERY = 50  # updates between looks at the loss: each look waits for the device
+
+
+class DivergedError(AftModelsError):
+    """The loss is no longer a number; the last good checkpoint is kept."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is, for whoever watches."""
+
+    epoch: int  # the one under way, from 0
+    epochs: int
+    update: int  # done in this epoch
+    updates: int
+    loss: float  # mean since the last report
+    images_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run has: the weights to use and its history."""
+
+    model: nn.Module  # averaged weights where the recipe averages
+    rows: list[Row]
+    best: float | None  # highest accuracy of any epoch, with its checkpoint in best.pt
+
+
+Evaluate = Callable[[nn.Module, int], Mapping[str, float]]
+"""Called by every process after each epoch with the model in eval mode and the number of finished
+epochs; returns the same scores (fractions) everywhere. `accuracy` decides which epoch is best."""
+
+
+def train(
+    model: nn.Module,
+    batches: Batches,
+    *,
+    identity: checkpoint.Identity,
+    folder: Path,
+    machine: Machine | None = None,
+    processes: Processes | None = None,
+    evaluate: Evaluate | None = None,
+    report: Callable[[Progress], None] | None = None,
+    resume: bool = True,
+) -> Outcome:
+    """Trains `model` to the end of its recipe, from the last checkpoint in `folder` if any.
+
+    Raises:
+        AftModelsError: A checkpoint of another run, or a loss that is not a number.
+    """
+    run = _Run(model, batches, identity, folder, machine or Machine(), processes or Processes())
+    if resume and (folder / checkpoint.LAST).exists():
+        run.restore()
+    elif run.processes.leads:
+        folder.mkdir(parents=True, exist_ok=True)
+    run.processes.wait()
+    board = TensorBoard(folder, first_epoch=run.epoch) if run.processes.leads else None
+    while run.epoch < identity.recipe.epochs:
+        row = run.train_epoch(report)
+        if evaluate is not None:
+            run.scored.eval()
+            with torch.no_grad():
+                row |= {
+                    name: float(value) for name, value in evaluate(run.scored, run.epoch).items()
+                }
+        run.finish_epoch(row)
+        if board is not None:
+            board.write(row)
+    if board is not None:
+        board.close()
+        draw_curves(folder / "curves.png", run.rows, identity.model)
+    return Outcome(run.scored.eval(), run.rows, run.best)
+
+
+class _Run:
+    """The moving parts of one run."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        identity: checkpoint.Identity,
+        folder: Path,
+        machine: Machine,
+        processes: Processes,
+    ) -> None:
+        recipe = identity.recipe
+        self.recipe, self.identity, self.folder = recipe, identity, folder
+        self.machine, self.processes, self.batches = machine, processes, batches
+        self.model = machine.place(model, processes)
+        self.optimizer = create_optimizer_v2(
+            self.model,
+            opt=recipe.optimizer,
+            lr=recipe.scaled(recipe.lr),
+            weight_decay=recipe.weight_decay,
+            betas=recipe.betas,
+        )
+        self.scheduler, _ = create_scheduler_v2(
+            self.optimizer,
+            "cosine",
+            num_epochs=recipe.epochs,
+            warmup_epochs=recipe.warmup_epochs,
+            warmup_lr=recipe.scaled(recipe.warmup_lr),
+            min_lr=recipe.scaled(recipe.min_lr),
+            step_on_epochs=False,
+            updates_per_epoch=batches.updates,
+        )
+        self.scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
+        self.ema = (
+            ModelEmaV3(self.model, decay=recipe.ema_decay, use_warmup=True)
+            if (recipe.ema_decay)
+            else None
+        )
+        self.forward = machine.wrap(self.model, processes)
+        self.mixup = _mixup(identity)
+        self.loss = nn.CrossEntropyLoss(
+            label_smoothing=0.0 if self.mixup else recipe.label_smoothing
+        )
+        self.epoch = 0
+        self.rows: list[Row] = []
+        self.best: float | None = None
+        torch.manual_seed(mixed_seed(identity.seed, processes.rank))
+
+    @property
+    def scored(self) -> nn.Module:
+        """The weights that are evaluated and exported."""
+        return self.model if self.ema is None else self.ema.module
+
+    def train_epoch(self, report: Callable[[Progress], None] | None) -> Row:
+        """Runs one epoch and returns its row of the log."""
+        self.model.train()
+        stream = self.batches.epoch(self.epoch)
+        started = reported = time.monotonic()
+        total = torch.zeros((), dtype=torch.float64, device=self.machine.device)
+        since = torch.zeros_like(total)
+        updates = self.batches.updates
+        done_before = 0
+        for update in range(updates):
+            since += self._update(stream, self.epoch * updates + update)
+            done = update + 1
+            if done % CHECK_EVERY == 0 or done == updates:
+                mean = float(self.processes.total(since.clone())) / (
+                    self.processes.count * (done - done_before)
+                )
+                if not mean < float("inf"):
+                    raise DivergedError(
+                        f"the loss became {mean} in epoch {self.epoch + 1}; {self._kept()}. Train again with a lower lr or with clip_grad=1"
+                    )
+                total += since
+                since.zero_()
+                now = time.monotonic()
+                speed = (done - done_before) * self.recipe.batch_size / (now - reported)
+                left = (self.recipe.epochs - self.epoch) * updates - done
+                if report is not None:
+                    report(
+                        Progress(
+                            self.epoch,
+                            self.recipe.epochs,
+                            done,
+                            updates,
+                            mean,
+                            speed,
+                            left * self.recipe.batch_size / speed,
+                        )
+                    )
+                done_before, reported = done, now
+        self.epoch += 1
+        seconds = time.monotonic() - started
+        return {
+            "epoch": self.epoch,
+            "loss": float(self.processes.total(total)) / (self.processes.count * updates),
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "images_per_second": updates * self.recipe.batch_size / seconds,
+            "seconds": seconds,
+        }
+
+    def _update(self, stream: Iterator[Batch], index: int) -> Tensor:
+        """One step of the optimizer; returns its mean loss."""
+        recipe = self.recipe
+        self.scheduler.step_update(index)
+        total = torch.zeros((), device=self.machine.device)
+        for step in range(recipe.accumulate):
+            images, labels = self.machine.move(*next(stream))
+            if self.mixup is not None:
+                images, labels = self.mixup(images, labels)
+            last = step == recipe.accumulate - 1
+            with nullcontext() if last else self._unsynchronised():
+                with self.machine.autocast():
+                    loss = self.loss(self.forward(images), labels) / recipe.accumulate
+                self.scaler.scale(loss).backward()
+            total += loss.detach()
+        if recipe.clip_grad:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_grad)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.ema is not None:
+            self.ema.update(self.model, step=index)
+        return total
+
+    def _unsynchronised(self) -> Any:
+        """Gradients of all but the last accumulated step need no exchange."""
+        if isinstance(self.forward, DistributedDataParallel):
+            return self.forward.no_sync()
+        return nullcontext()
+
+    def finish_epoch(self, row: Row) -> None:
+        """Writes the log and the checkpoints of a finished epoch."""
+        self.rows.append(row)
+        accuracy = row.get("accuracy")
+        better = accuracy is not None and (self.best is None or accuracy > self.best)
+        if better:
+            self.best = accuracy
+        states = self._gathered_random_states()
+        if self.processes.leads:
+            content = self._content(states)
+            checkpoint.save(self.folder / checkpoint.LAST, content)
+            if better:
+                checkpoint.save(self.folder / checkpoint.BEST, content)
+            write_log(self.folder / "log.csv", self.rows)
+        self.processes.wait()
+
+    def _gathered_random_states(self) -> list[Any]:
+        state = checkpoint.random_state()
+        if self.processes.count == 1:
+            return [state]
+        states: list[Any] = [None] * self.processes.count
+        torch.distributed.all_gather_object(states, state)
+        return states
+
+    def _content(self, random_states: list[Any]) -> dict[str, Any]:
+        return {
+            "format": checkpoint.FORMAT,
+            "identity": self.identity.as_dict(),
+            "epoch": self.epoch,
+            "best": self.best,
+            "rows": self.rows,
+            "model": self.model.state_dict(),
+            "model_ema": None if self.ema is None else self.ema.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "random": random_states,
+        }
+
+    def restore(self) -> None:
+        """Goes on from the last checkpoint."""
+        content = checkpoint.load(self.folder / checkpoint.LAST, self.identity)
+        self.model.load_state_dict(content["model"])
+        if self.ema is not None:
+            self.ema.module.load_state_dict(content["model_ema"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        self.scheduler.load_state_dict(content["scheduler"])
+        self.scaler.load_state_dict(content["scaler"])
+        self.epoch, self.best, self.rows = content["epoch"], content["best"], content["rows"]
+        states = content["random"]
+        if len(states) == self.processes.count:
+            checkpoint.restore_random_state(states[self.processes.rank])
+
+    def _kept(self) -> str:
+        if self.epoch == 0:
+            return "no epoch was finished"
+        return f"{self.folder / checkpoint.LAST} keeps epoch {self.epoch}"
+
+
+def _mixup(identity: checkpoint.Identity) -> Any:
+    recipe = identity.recipe
+    if not (recipe.mixup or recipe.cutmix):
+        return None
+    return Mixup(
+        mixup_alpha=recipe.mixup,
+        cutmix_alpha=recipe.cutmix,
+        switch_prob=recipe.mixup_switch,
+        label_smoothing=recipe.label_smoothing,
+        num_classes=identity.classes,
+    )

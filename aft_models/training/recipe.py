@@ -1,0 +1,269 @@
+"""Recipes: everything about a training run that changes its numbers, in one frozen value."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any, get_args, get_origin, get_type_hints
+
+from aft_models.errors import AftModelsError
+
+PIPELINES = ("memory", "loader")
+EXPECTED = {  # in words, per kind of field
+    int: "a whole number",
+    float: "a number",
+    tuple[float, float]: "two numbers, as in 0.9,0.999",
+    tuple[float, float, float]: "three numbers, as in 0.5,0.5,0.5",
+    tuple[int, ...]: "whole numbers, as in 16,24,32",
+}
+IDENTITY = ("name", "summary", "adjustments")  # what a recipe is called, not what it does
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """One field that differs for models whose name fits a shell pattern."""
+
+    pattern: str
+    field: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained; `lr` holds at `lr_batch_size` images and scales with the batch."""
+
+    name: str
+    summary: str
+    epochs: int
+    batch_size: int  # images per update, over all processes and accumulated steps
+    lr: float  # peak learning rate for updates of `lr_batch_size` images
+    lr_batch_size: int
+    optimizer: str = "adamw"  # any name that timm.optim knows
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.05  # not for biases, norms and other vectors
+    warmup_epochs: float = 5.0
+    warmup_lr: float = 1e-6  # where the warm-up starts; scales with the batch too
+    min_lr: float = 1e-5  # where the cosine ends; scales with the batch too
+    clip_grad: float = 0.0  # largest norm of the gradient; 0 is no limit
+    accumulate: int = 1  # backward passes per update
+    drop_path: float = 0.0  # stochastic depth
+    label_smoothing: float = 0.1
+    ema_decay: float = 0.0  # weights averaged over updates are evaluated and exported; 0 is off
+    image_size: int = 224
+    sizes: tuple[int, ...] = ()  # sides of the images in successive equal parts of the epochs
+    interpolation: str = "bicubic"
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # per channel, of pixels in [0, 1]
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    pipeline: str = "loader"  # loader: timm's transforms in workers; memory: batched, on pixels
+    # The memory pipeline: one affine map per image, `sizes` after it.
+    flip: float = 0.5  # probability of a mirror image, in the loader too
+    shift: float = 0.0  # largest move of the window in pixels, reflected at the border
+    zoom: float = 1.0  # largest magnification; half of the images keep their own pixels
+    # The loader pipeline: timm's parts.
+    crop_scale: tuple[float, float] = (0.08, 1.0)  # area of a random resized crop
+    rand_augment: str = ""
+    color_jitter: float = 0.0
+    random_erasing: float = 0.0  # probability, filled with noise per pixel
+    repeated_augmentation: int = 1  # views of an image in an epoch's stream
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    mixup_switch: float = 0.5  # probability of cutmix where both are on
+    adjustments: tuple[Adjustment, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "lr_batch_size", "accumulate", "image_size"):
+            _require(getattr(self, name) >= 1, self, name, "at least 1")
+        _require(self.lr > 0, self, "lr", "more than 0")
+        _require(self.repeated_augmentation >= 1, self, "repeated_augmentation", "at least 1")
+        _require(self.zoom >= 1, self, "zoom", "at least 1")
+        _require(0 <= self.warmup_epochs < self.epochs, self, "warmup_epochs", "from 0 to `epochs`")
+        for name in (
+            "weight_decay",
+            "clip_grad",
+            "shift",
+            "min_lr",
+            "warmup_lr",
+            "mixup",
+            "cutmix",
+        ):
+            _require(getattr(self, name) >= 0, self, name, "at least 0")
+        for name in ("drop_path", "label_smoothing", "ema_decay"):
+            _require(0 <= getattr(self, name) < 1, self, name, "from 0 to below 1")
+        for name in ("flip", "random_erasing", "mixup_switch"):
+            _require(0 <= getattr(self, name) <= 1, self, name, "a probability")
+        _require(all(size >= 1 for size in self.sizes), self, "sizes", "at least 1")
+        _require(
+            not self.sizes or self.pipeline == "memory", self, "sizes", "empty with the loader"
+        )
+        _require(self.pipeline in PIPELINES, self, "pipeline", f"one of {', '.join(PIPELINES)}")
+        _require(
+            self.batch_size % self.accumulate == 0, self, "accumulate", "a divisor of `batch_size`"
+        )
+        if self.mixup or self.cutmix:
+            share = self.batch_size // self.accumulate
+            _require(share % 2 == 0, self, "batch_size", "even shares: mixup pairs images")
+
+    def size_at(self, epoch: int) -> int:
+        """The side of the images in an epoch: small ones first make early epochs cheap."""
+        if not self.sizes:
+            return self.image_size
+        return self.sizes[min(epoch * len(self.sizes) // self.epochs, len(self.sizes) - 1)]
+
+    def scaled(self, lr: float) -> float:
+        """A learning rate of this recipe at its batch size (the linear rule)."""
+        return lr * self.batch_size / self.lr_batch_size
+
+    def for_model(self, model: str) -> Recipe:
+        """The recipe with the adjustments that fit a model's name applied, in order."""
+        changes = {a.field: a.value for a in self.adjustments if fnmatchcase(model, a.pattern)}
+        return replace(self, **changes)
+
+    def settings(self) -> dict[str, Any]:
+        """Every field that can change a number, by name, as plain values."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if name not in IDENTITY
+        }
+
+
+def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
+    """Applies `field=value` texts, such as `epochs=10`, and refuses what does not fit.
+
+    Raises:
+        AftModelsError: An unknown field, or a value of another kind than the field's.
+    """
+    kinds = {k: v for k, v in get_type_hints(Recipe).items() if k not in IDENTITY}
+    changes: dict[str, Any] = {}
+    for assignment in assignments:
+        name, separator, text = assignment.partition("=")
+        name = name.strip()
+        if not separator:
+            raise AftModelsError(f"expected FIELD=VALUE, got {assignment!r}, as in epochs=10")
+        if name not in kinds:
+            close = difflib.get_close_matches(name, kinds, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise AftModelsError(
+                f"a recipe has no field {name!r}.{hint} Fields: {', '.join(sorted(kinds))}"
+            )
+        changes[name] = _parse(name, text.strip(), kinds[name])
+    return replace(recipe, **changes)
+
+
+def get_recipe(name: str) -> Recipe:
+    """Looks a recipe up by name."""
+    if name not in RECIPES:
+        close = difflib.get_close_matches(name, RECIPES, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise AftModelsError(f"unknown recipe {name!r}.{hint} Known: {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
+def _parse(name: str, text: str, kind: Any) -> Any:
+    if kind is str:
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        value = text
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is float and number:
+        return float(value)
+    if kind is int and number and value == int(value):
+        return int(value)
+    if get_origin(kind) is tuple:
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        entry, *rest = get_args(kind)
+        fits = rest == [Ellipsis] or len(values) == len(rest) + 1
+        if fits and all(isinstance(v, (int, entry)) for v in values):
+            return tuple(entry(v) for v in values)
+    expected = EXPECTED[kind]
+    raise AftModelsError(f"{name} takes {expected}, got {text!r}")
+
+
+def _require(good: bool, recipe: Recipe, name: str, expected: str) -> None:
+    if not good:
+        raise AftModelsError(
+            f"recipe {recipe.name}: {name} must be {expected}, got {getattr(recipe, name)!r}"
+        )
+
+
+_LARGE_AUGMENTATION: Mapping[str, Any] = {
+    "rand_augment": "rand-m9-mstd0.5-inc1",
+    "color_jitter": 0.4,
+    "random_erasing": 0.25,
+    "mixup": 0.8,
+    "cutmix": 1.0,
+    "repeated_augmentation": 3,
+}
+_PAPER_ADJUSTMENTS = (
+    Adjustment("*_aps*", "batch_size", 512),
+    Adjustment("*_af*", "batch_size", 512),
+    Adjustment("xcit_small*", "drop_path", 0.05),
+)
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            name="xcit-imagenet",
+            summary="the paper's: ImageNet from scratch, 400 epochs at 224 px, on several GPUs",
+            epochs=400,
+            batch_size=1024,
+            lr=1e-3,
+            lr_batch_size=1024,
+            adjustments=_PAPER_ADJUSTMENTS,
+            **_LARGE_AUGMENTATION,
+        ),
+        Recipe(
+            name="xcit-small-sets",
+            summary="the paper's: CIFAR-10, CIFAR-100, Stanford Cars, 1000 epochs at 224 px",
+            epochs=1000,
+            batch_size=1024,
+            lr=1e-3,
+            lr_batch_size=1024,
+            adjustments=_PAPER_ADJUSTMENTS,
+            **_LARGE_AUGMENTATION,
+        ),
+        Recipe(
+            name="cpu-cifar10",
+            summary="the bundled .cifar10 weights: pico models at 32 px, on two CPU cores",
+            epochs=6,
+            batch_size=128,
+            lr=6e-3,
+            lr_batch_size=128,
+            optimizer="muon",  # after one epoch 64% against AdamW's 59% at its own best rate
+            warmup_epochs=0.25,
+            min_lr=6e-6,
+            clip_grad=1.0,
+            image_size=32,
+            mean=(0.4914, 0.4822, 0.4465),
+            std=(0.2470, 0.2435, 0.2616),
+            sizes=(16, 20, 24, 24, 28, 32),
+            pipeline="memory",
+            shift=3.0,
+            zoom=1.25,
+        ),
+        Recipe(
+            name="cpu-scenes",
+            summary="the bundled .scenes weights: pico models at 64 px, on two CPU cores",
+            epochs=10,
+            batch_size=64,
+            lr=2e-3,
+            lr_batch_size=64,
+            warmup_epochs=0.5,
+            min_lr=2e-6,
+            clip_grad=1.0,
+            image_size=64,
+            mean=(0.5, 0.5, 0.5),
+            std=(0.18, 0.18, 0.18),
+            pipeline="memory",
+            shift=4.0,
+            zoom=1.2,
+        ),
+    )
+}
