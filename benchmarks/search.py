@@ -1,0 +1,352 @@
+"""This project's worst-case search against others, with the same model, images and offsets.
+
+    python benchmarks/search.py
+    python benchmarks/search.py --model tf_efficientnet_lite0 --weights FILE --images imagenet/val
+
+Every contestant looks for the crop offset, up to a radius, that makes each image wrong. foolbox and
+ART translate what they are given and fill with zeros, so they are given the canvas, and the model
+they attack cuts its view from the centre: the zeros stay outside, and translating the canvas is
+moving the crop window. Without options the network has random weights and the images are made up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from shiftbench.grid import Grid
+from shiftbench.search import search
+from shiftbench.shifts import SHIFTS
+
+Survivors = NDArray[np.bool_]  # per image: right at every offset
+
+
+class Meter(nn.Module):
+    """A model that counts its images and the time it takes, seen from a canvas or from a view."""
+
+    def __init__(self, model: nn.Module, view: int) -> None:
+        super().__init__()
+        self.model, self.view = model, view
+        self.seconds, self.passes = 0.0, 0
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Returns the logits of the central view."""
+        margin = (images.shape[-1] - self.view) // 2
+        images = images[..., margin : margin + self.view, margin : margin + self.view]
+        start = time.perf_counter()
+        with torch.no_grad():
+            logits: Tensor = self.model(images)
+        self.seconds += time.perf_counter() - start
+        self.passes += len(images)
+        return logits
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every contestant is given."""
+
+    meter: Meter
+    canvas: Tensor  # (N, 3, view + 2 margin, view + 2 margin), normalised
+    labels: NDArray[np.int64]
+    classes: int  # of the model
+    grid: Grid
+    batch_size: int
+
+    @property
+    def margin(self) -> int:
+        """Pixels around the view."""
+        return (self.canvas.shape[-1] - self.meter.view) // 2
+
+    def batches(self) -> list[slice]:
+        """The images, a batch at a time."""
+        return [
+            slice(i, min(i + self.batch_size, len(self.labels)))
+            for i in range(0, len(self.labels), self.batch_size)
+        ]
+
+
+def ours(task: Task) -> Survivors:
+    """`shiftbench.search`: images leave when they break, batches are refilled."""
+    views = SHIFTS.get("crop").views(task.canvas, task.margin)
+    trace = search(task.meter, views, task.labels, task.grid, batch_size=task.batch_size)
+    return np.isnan(trace.broken_radius)
+
+
+def dropping_loop(task: Task) -> Survivors:
+    """A plain loop over offsets that goes on with the images that are left."""
+    views = SHIFTS.get("crop").views(task.canvas, task.margin)
+    alive = np.arange(len(task.labels))
+    for offset in task.grid:
+        kept = []
+        for start in range(0, len(alive), task.batch_size):
+            rows = alive[start : start + task.batch_size]
+            answers = task.meter(views(offset, torch.from_numpy(rows))).argmax(1).numpy()
+            kept.append(rows[answers == task.labels[rows]])
+        alive = np.concatenate(kept) if kept else alive
+    return np.isin(np.arange(len(task.labels)), alive)
+
+
+def predictions(task: Task) -> NDArray[np.int64]:
+    """The class of every image at every offset, (offsets, images)."""
+    views = SHIFTS.get("crop").views(task.canvas, task.margin)
+    return np.stack(
+        [
+            np.concatenate(
+                [task.meter(views(offset)[part]).argmax(1).numpy() for part in task.batches()]
+            )
+            for offset in task.grid
+        ]
+    )
+
+
+def foolbox_attack(task: Task) -> Survivors:
+    """SpatialAttack of foolbox, translations only: every image at every offset, worst per image."""
+    import foolbox
+
+    low, high = float(task.canvas.min()), float(task.canvas.max())
+    # Zeros come in from outside the canvas: they must lie within the bounds.
+    model = foolbox.PyTorchModel(task.meter, bounds=(min(low, 0.0), max(high, 0.0)))
+    # Its pixel is 2/n of a picture whose corners are the centres of pixels n - 1 apart.
+    size = task.canvas.shape[-1]
+    attack = foolbox.attacks.SpatialAttack(
+        max_translation=task.grid.radius * size / (size - 1),
+        num_translations=2 * task.grid.radius + 1,
+        max_rotation=0,
+        num_rotations=1,
+    )
+    broken = []
+    for part in task.batches():
+        criterion = foolbox.criteria.Misclassification(torch.from_numpy(task.labels[part]))
+        _, _, success = attack(model, task.canvas[part], criterion)
+        broken.append(success.numpy())
+    return ~np.concatenate(broken)
+
+
+def art_attack(task: Task) -> float:
+    """ART's SpatialTransformation: the one offset, the same for all images, that changes most."""
+    from art.attacks.evasion import SpatialTransformation
+    from art.estimators.classification import PyTorchClassifier
+
+    # It takes the largest translation from the axes 1 and 2, so the channels must come last.
+    images = task.canvas.permute(0, 2, 3, 1)
+    classifier = PyTorchClassifier(
+        model=ChannelsLast(task.meter),
+        loss=nn.CrossEntropyLoss(),
+        input_shape=tuple(images.shape[1:]),
+        nb_classes=task.classes,
+        channels_first=False,
+    )
+    attack = SpatialTransformation(
+        classifier,
+        max_translation=100 * task.grid.radius / task.canvas.shape[-1],
+        num_translations=2 * task.grid.radius + 1,
+        verbose=False,
+    )
+    attack.generate(images.numpy())
+    assert attack.fooling_rate is not None
+    return float(attack.fooling_rate)
+
+
+class ChannelsLast(nn.Module):
+    """A model for images (B, H, W, C)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Returns the logits."""
+        logits: Tensor = self.model(images.permute(0, 3, 1, 2))
+        return logits
+
+
+# --- what is measured on ------------------------------------------------------------------------
+
+
+def made_images(count: int, size: int) -> Tensor:
+    """Smooth coloured blobs with some texture: unlike each other, like themselves when moved."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.randn(count, 3, 3, 3, generator=generator)
+    fine = torch.randn(count, 3, size // 8, size // 8, generator=generator)
+    blobs = nn.functional.interpolate(coarse, size=(size, size), mode="bicubic")
+    texture = nn.functional.interpolate(fine, size=(size, size), mode="bilinear")
+    return blobs + 0.1 * texture
+
+
+def folder_images(
+    root: Path, count: int, size: int, config: dict[str, object]
+) -> tuple[Tensor, NDArray[np.int64]]:
+    """Images of folders named by ImageNet's ids, evenly over the classes, normalised."""
+    from PIL import Image
+    from timm.data import ImageNetInfo, create_transform
+
+    transform = create_transform(
+        (3, size, size),
+        interpolation=config["interpolation"],
+        mean=config["mean"],
+        std=config["std"],
+        crop_pct=size / 256,
+    )
+    classes = {name: i for i, name in enumerate(ImageNetInfo().label_names())}
+    files = sorted(path for path in root.glob("*/*") if path.parent.name in classes)
+    files = [files[i * len(files) // count] for i in range(min(count, len(files)))]
+    images = [transform(Image.open(path).convert("RGB")) for path in files]
+    return torch.stack(images), np.array([classes[path.parent.name] for path in files])
+
+
+def prepare(options: argparse.Namespace) -> Task:
+    """Builds the network and the canvases."""
+    torch.manual_seed(0)
+    model = timm.create_model(options.model, pretrained=False).eval()
+    if options.weights:
+        model.load_state_dict(torch.load(options.weights, weights_only=True, map_location="cpu"))
+    view = int(model.pretrained_cfg["input_size"][-1])
+    size = view + 2 * options.radius
+    if options.images:
+        canvas, labels = folder_images(options.images, options.count, size, model.pretrained_cfg)
+        meter = Meter(model, view)
+    else:
+        canvas = made_images(options.count, size)
+        meter = Meter(Centred(model), view)
+        # Answers of random weights are the truth here; only whether they change is of interest.
+        labels = meter(canvas).argmax(1).numpy()
+    return Task(
+        meter=meter,
+        canvas=canvas,
+        labels=labels,
+        classes=model.num_classes,
+        grid=Grid(options.radius),
+        batch_size=options.batch_size,
+    )
+
+
+class Centred(nn.Module):
+    """Random weights give nearly the same logits to every image; what differs decides here."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.usual: Tensor | None = None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Returns the logits less those that are usual, which the first batch decides."""
+        logits: Tensor = self.model(images)
+        if self.usual is None:
+            self.usual = logits.mean(0)
+        return logits - self.usual
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant."""
+
+    name: str
+    wall: float
+    cpu: float  # of all threads: tells less of other programs than the clock does
+    passes: int
+    inside: float  # share of the wall time inside the model
+    answer: str
+
+
+def measure(
+    name: str, task: Task, run: Callable[[Task], object], judge: Callable[[object], str]
+) -> Row:
+    """Times one contestant."""
+    task.meter.seconds, task.meter.passes = 0.0, 0
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = run(task)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return Row(name, wall, cpu, task.meter.passes, task.meter.seconds / wall, judge(result))
+
+
+def _right_everywhere(answers: NDArray[np.int64], task: Task) -> Survivors:
+    right: Survivors = (answers == task.labels).all(0)
+    return right
+
+
+def main() -> None:
+    """Runs every contestant and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--model", default="xcit_nano_12_p16_224", help="a timm model")
+    parser.add_argument("--weights", type=Path, help="its weights, a torch file")
+    parser.add_argument("--images", type=Path, help="folders of images named by ImageNet's ids")
+    parser.add_argument("--count", type=int, default=16, help="images")
+    parser.add_argument("--radius", type=int, default=2, help="pixels")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--skip", nargs="*", default=[], choices=["foolbox", "art"])
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")  # other libraries' deprecations
+    logging.disable(logging.WARNING)
+
+    task = prepare(options)
+    task.meter(task.canvas[: options.batch_size])  # first call: threads and memory
+    matrix: list[NDArray[np.int64]] = []
+
+    def exhaustive(task: Task) -> Survivors:
+        matrix.append(predictions(task))
+        return _right_everywhere(matrix[0], task)
+
+    rows = [measure("exhaustive loop", task, exhaustive, lambda _: "reference")]
+    reference = _right_everywhere(matrix[0], task)
+    changed = float((matrix[0] != matrix[0][0]).mean(1).max())
+
+    def same_images(result: object) -> str:
+        different = int((np.asarray(result) != reference).sum())
+        return "same images" if not different else f"{different} images differ"
+
+    def same_rate(result: object) -> str:
+        assert isinstance(result, float)
+        agrees = abs(result - changed) < 1e-9
+        return f"{'same' if agrees else 'another'} worst single offset: {result:.1%} change"
+
+    contestants: list[tuple[str, Callable[[Task], object], Callable[[object], str]]] = [
+        ("shiftbench search", ours, same_images),
+        ("loop that drops broken images", dropping_loop, same_images),
+    ]
+    if "foolbox" not in options.skip:
+        contestants.append(("foolbox SpatialAttack", foolbox_attack, same_images))
+    if "art" not in options.skip:
+        contestants.append(("ART SpatialTransformation", art_attack, same_rate))
+    missing = []
+    for name, run, judge in contestants:
+        try:
+            rows.append(measure(name, task, run, judge))
+        except ImportError:
+            missing.append(name)
+
+    own = next(row for row in rows if row.name == "shiftbench search")
+    n, survivors = len(reference), int(reference.sum())
+    print(
+        f"{options.model}, {n} images, view {task.meter.view}, crops up to {options.radius} px "
+        f"({len(task.grid)} offsets), batches of {options.batch_size}, "
+        f"{torch.get_num_threads()} threads"
+    )
+    print(f"adversarial accuracy {survivors}/{n} = {survivors / n:.1%}\n")
+    print(f"{'':31}{'wall s':>8}{'CPU s':>8}{'ratio':>7}{'passes':>8}{'in model':>10}  answer")
+    for row in rows:
+        print(
+            f"{row.name:31}{row.wall:8.1f}{row.cpu:8.1f}{row.cpu / own.cpu:7.2f}{row.passes:8}"
+            f"{row.inside:10.1%}  {row.answer}"
+        )
+    for name in missing:
+        print(f"{name:31}not installed: pip install 'shiftbench[bench]'")
+    print("\nratio: CPU time over that of shiftbench search")
+
+
+if __name__ == "__main__":
+    main()
