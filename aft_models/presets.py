@@ -16,6 +16,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.xcit import checkpoint_filter_fn
 
 from aft_models.errors import AftModelsError
+from aft_models.weights import BUNDLED, list_weights, weights_card
 from aft_models.xcit import XCiT, XCiTConfig
 
 _SIZES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
@@ -117,7 +118,34 @@ def _default_cfg(config: XCiTConfig) -> dict[str, Any]:
 
 __all__ = ["PRESETS", "VARIANTS", "create_xcit", "get_config"]  # timm appends each model's name
 
-default_cfgs = generate_default_cfgs({name: _default_cfg(c) for name, c in PRESETS.items()})
+
+def _all_cfgs() -> dict[str, dict[str, Any]]:
+    """timm's pretrained configurations: ours untrained, Meta's baselines, the bundled weights."""
+    cfgs = {name: _default_cfg(config) for name, config in PRESETS.items()}
+    for size in ("nano_12", "tiny_12", "small_12"):
+        for patch in (16, 8):
+            name = f"xcit_{size}_p{patch}"
+            hub = f"timm/{name}_224.fb_in1k"
+            cfgs[f"{name}.fb_in1k"] = {**cfgs[name], "hf_hub_id": hub, "crop_pct": 1.0}
+    for name in list_weights():
+        card = weights_card(name)
+        if card.switches or card.architecture not in PRESETS:
+            continue  # a name alone cannot rebuild it; load_weights can
+        cfgs[name] = {
+            **cfgs[card.architecture],
+            "file": str(BUNDLED / f"{name}.safetensors"),
+            "num_classes": card.num_classes,
+            "input_size": (3, card.input_size, card.input_size),
+            "interpolation": card.interpolation,
+            "crop_pct": card.crop_pct,
+            "mean": card.mean,
+            "std": card.std,
+            "license": card.licence.lower(),
+        }
+    return cfgs
+
+
+default_cfgs = generate_default_cfgs(_all_cfgs())
 
 
 def _entry_point(name: str) -> Callable[..., XCiT]:

@@ -221,7 +221,7 @@ def phasewise_activation(
     for a in (axis, axis + 1):
         if x.shape[a] % down:
             raise AftModelsError(
-                f"cannot down-sample {x.shape[a]} samples by {down}: the factor must divide the size"
+                f"cannot down-sample {x.shape[a]} samples by {down}: the factor must divide it"
             )
     result: Tensor = _PhasewiseActivation.apply(x.contiguous(), function, up, down, axis, *params)
     return result

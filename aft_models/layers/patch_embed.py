@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
@@ -121,7 +120,8 @@ class ConvPatchEmbed(nn.Module):
     def _stem(self, image: Tensor) -> Tensor:
         conv, norm = self.proj[0]  # type: ignore[misc]
         activation = self.proj[1]
-        assert isinstance(activation, AliasFreeActivation) and activation.pointwise is not None
+        assert isinstance(activation, AliasFreeActivation)
+        assert activation.pointwise is not None
         return phasewise_stem(
             image,
             conv,

@@ -166,7 +166,6 @@ def fold_batch_norm(image: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tup
     auto-correlation over the 5 x 5 offsets that two taps of a 3 x 3 kernel can have. (Exact,
     since circular padding makes every tap see every pixel.)
     """
-    assert norm.weight is not None and norm.bias is not None
     weight = conv.weight
     with torch.autocast(image.device.type, enabled=False):
         if norm.training or norm.running_mean is None or norm.running_var is None:
@@ -197,21 +196,18 @@ def _conv_statistics(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _update_running(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, image: Tensor) -> None:
-    assert norm.running_mean is not None and norm.running_var is not None
-    assert norm.num_batches_tracked is not None
+    """What ``nn.BatchNorm2d`` does with the statistics of a batch."""
+    count = image.numel() // image.shape[1]
+    unbiased = variance * (count / max(count - 1, 1))
     with torch.no_grad():
+        assert norm.num_batches_tracked is not None
         norm.num_batches_tracked.add_(1)
-        factor = norm.momentum
-        if factor is None:  # cumulative average
-            step = 1.0 / norm.num_batches_tracked.to(mean.dtype)
-            norm.running_mean += step * (mean - norm.running_mean)
-            count = image.numel() // image.shape[1]
-            norm.running_var += step * (variance * (count / max(count - 1, 1)) - norm.running_var)
-            return
-        count = image.numel() // image.shape[1]
-        norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), factor)
-        unbiased = variance * (count / max(count - 1, 1))
-        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), factor)
+        for running, batch in ((norm.running_mean, mean), (norm.running_var, unbiased)):
+            assert running is not None
+            step = norm.momentum
+            if step is None:  # cumulative average, kept on the device
+                step = 1.0 / norm.num_batches_tracked.to(running.dtype)
+            running.lerp_(batch.to(running.dtype), step)
 
 
 def phasewise_stem(

@@ -1,0 +1,203 @@
+"""Trained weights, each with a card: what it is, what it expects, how it was made, how it does.
+
+Two files per entry, ``<architecture>.<tag>.safetensors`` and the same with ``.json``. The
+bundled ones lie in this folder; training writes the same pair to a folder of the user's choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from aft_models.errors import AftModelsError
+
+__all__ = [
+    "WeightsCard",
+    "list_weights",
+    "load_state_dict",
+    "load_weights",
+    "save_weights",
+    "state_dict_digest",
+    "weights_card",
+]
+
+BUNDLED = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class WeightsCard:
+    """Everything needed to use a set of weights rightly, and to know where it came from."""
+
+    name: str  # "<architecture>.<tag>"
+    architecture: str  # a model registered with timm
+    tag: str  # what it was trained on
+    num_classes: int  # outputs of the classifier
+    class_names: tuple[str, ...]  # in the order of the outputs; empty when not known
+    input_size: int  # side of the square input, in pixels
+    mean: tuple[float, ...]  # subtracted per channel, images in [0, 1]
+    std: tuple[float, ...]  # divided by, after the mean
+    interpolation: str  # for resizing: bilinear, bicubic, ...
+    crop_pct: float  # part of the resized image that the centre crop keeps
+    digest: str  # sha256 of the weights, see state_dict_digest
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # settings of the training
+    data: str = ""  # what it was trained on, in words
+    epochs: float = 0.0  # passes over the data
+    scores: Mapping[str, float] = field(default_factory=dict)  # measured, as fractions in [0, 1]
+    licence: str = "Apache-2.0"  # of the weights
+    switches: Mapping[str, Any] = field(default_factory=dict)  # differences from the preset
+
+
+def list_weights(folder: str | Path | None = None) -> list[str]:
+    """Names of the weights in ``folder``, by default the bundled ones."""
+    where = _folder(folder)
+    return sorted(p.stem for p in where.glob("*.json") if p.with_suffix(".safetensors").is_file())
+
+
+def weights_card(name: str, folder: str | Path | None = None) -> WeightsCard:
+    """The card of one set of weights.
+
+    Args:
+        name: ``"<architecture>.<tag>"``.
+        folder: where ``save_weights`` wrote it; by default the bundled ones.
+    """
+    path = _path(name, folder).with_suffix(".json")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        for key in ("class_names", "mean", "std"):
+            content[key] = tuple(content[key])
+        return WeightsCard(**content)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise AftModelsError(f"{path} is not a weights card: {error!r}") from error
+
+
+def load_state_dict(name: str, folder: str | Path | None = None) -> dict[str, Tensor]:
+    """The weights alone, on the CPU, checked against the digest of their card."""
+    card = weights_card(name, folder)
+    path = _path(name, folder).with_suffix(".safetensors")
+    try:
+        state: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise AftModelsError(f"{path} cannot be read as weights: {error}") from error
+    found = state_dict_digest(state)
+    if found != card.digest:
+        raise AftModelsError(
+            f"{path} does not hold the weights of its card (digest {found[:12]}, expected "
+            f"{card.digest[:12]}): copy or export it again"
+        )
+    return state
+
+
+def load_weights(name: str, folder: str | Path | None = None) -> nn.Module:
+    """The model with these weights, in evaluation mode on the CPU."""
+    import timm
+
+    card = weights_card(name, folder)
+    state = load_state_dict(name, folder)
+    model: nn.Module = timm.create_model(
+        card.architecture,
+        num_classes=card.num_classes,
+        img_size=card.input_size,
+        **card.switches,
+    )
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise AftModelsError(
+            f"the weights {name!r} do not fit their architecture: {error}"
+        ) from None
+    return model.eval()
+
+
+def save_weights(model: nn.Module, folder: str | Path, card: WeightsCard) -> Path:
+    """Write ``<card.name>.safetensors`` and its card; a reader never sees half of either.
+
+    Args:
+        model: its state dict is saved; switches that differ from the preset join the card.
+        folder: made if missing.
+        card: the digest and the switches are filled in from the model.
+
+    Returns:
+        The path of the card.
+    """
+    if card.name != f"{card.architecture}.{card.tag}":
+        raise AftModelsError(
+            f"a card's name must be '<architecture>.<tag>': expected "
+            f"{card.architecture + '.' + card.tag!r}, got {card.name!r}"
+        )
+    where = Path(folder)
+    where.mkdir(parents=True, exist_ok=True)
+    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    card = dataclasses.replace(
+        card, digest=state_dict_digest(state), switches=_switches(model, card.architecture)
+    )
+    text = json.dumps(dataclasses.asdict(card), indent=2, ensure_ascii=False) + "\n"
+    target = where / f"{card.name}.json"
+    # The card goes last: weights without a card are not listed.
+    _replace(
+        where / f"{card.name}.safetensors",
+        lambda path: save_file(state, path, metadata={"format": "pt"}),
+    )
+    _replace(target, lambda path: path.write_text(text, encoding="utf-8"))
+    return target
+
+
+def state_dict_digest(state: Mapping[str, Tensor]) -> str:
+    """sha256 over the sorted keys with dtype, shape and bytes; order and device do not matter."""
+    total = hashlib.sha256()
+    for key in sorted(state):
+        tensor = state[key].detach().cpu().contiguous()
+        total.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def _switches(model: nn.Module, architecture: str) -> dict[str, Any]:
+    from aft_models.presets import PRESETS
+
+    config = getattr(model, "cfg", None)
+    if config is None or architecture not in PRESETS:
+        return {}
+    preset = dataclasses.asdict(PRESETS[architecture])
+    return {k: v for k, v in dataclasses.asdict(config).items() if v != preset[k]}
+
+
+def _replace(target: Path, write: Callable[[Path], Any]) -> None:
+    handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".part")
+    os.close(handle)
+    part = Path(temporary)
+    try:
+        write(part)
+        part.chmod(0o644)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _folder(folder: str | Path | None) -> Path:
+    where = BUNDLED if folder is None else Path(folder)
+    if not where.is_dir():
+        raise AftModelsError(f"no folder {where}: expected one that holds exported weights")
+    return where
+
+
+def _path(name: str, folder: str | Path | None) -> Path:
+    known = list_weights(folder)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise AftModelsError(f"unknown weights {name!r}.{hint} Known: {', '.join(known) or 'none'}")
+    # Not with_suffix: the tag follows a dot of its own.
+    return _folder(folder) / f"{name}.json"
