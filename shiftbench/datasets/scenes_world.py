@@ -59,7 +59,7 @@ class Draws:
 def wave(t: Tensor) -> Tensor:
     """A cosine of period 1 made of correctly rounded operations; overwrites its argument.
 
-    A triangle wave rounded off by a cubic: within 2% of cos(2 pi t). The same t gives the same
+    A triangle wave rounded off by a cubic: cos(2 pi t) to about 2%. The same t gives the same
     bits wherever it stands in a tensor, which vectorised cosines do not promise.
     """
     t -= torch.round(t)

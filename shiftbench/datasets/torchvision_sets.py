@@ -129,9 +129,10 @@ def load_torchvision(entry: Entry, request: Request) -> TorchvisionSet:
         return TorchvisionSet(
             entry.name, split, entry.kind(str(root), download=request.download, **arguments)
         )
-    except ImportError as error:
-        raise DataError(f"{entry.name} needs a package that is not installed: {error}") from error
     except Exception as error:  # sources differ in what they raise for absent or corrupt files
+        cause = error if isinstance(error, ImportError) else error.__context__
+        if isinstance(cause, ImportError):
+            raise DataError(f"{entry.name} needs a package that is absent: {cause}") from error
         if request.download:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DataError(
