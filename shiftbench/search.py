@@ -66,6 +66,7 @@ class Trace:
     broken_radius: NDArray[np.float64]  # smallest ring with a wrong answer; NaN: never wrong
     dy: NDArray[np.float64]  # the first offset with a wrong answer; NaN: never wrong
     dx: NDArray[np.float64]
+    prediction: NDArray[np.float64]  # the wrong answer it got there; NaN: never wrong
     near_tie: NDArray[np.bool_]  # rounding may have decided an answer of the model
     passes: NDArray[np.int64]  # how often the model saw the image
     exact: bool  # False: only some offsets were tried, so survivors are an upper bound
@@ -81,12 +82,13 @@ class Trace:
         return adversarial_accuracy(self.broken_radius, s)
 
     def to_frame(self, attack: str) -> pd.DataFrame:
-        """A row per image: `<attack>_broken_radius`, `<attack>_dy`, `<attack>_dx`, nullable."""
+        """A row per image: `<attack>_broken_radius`, `_dy`, `_dx`, `_prediction`, all nullable."""
         return pd.DataFrame(
             {
                 f"{attack}_broken_radius": pd.Series(self.broken_radius).astype("Int64"),
                 f"{attack}_dy": pd.Series(self.dy).astype("Float64"),
                 f"{attack}_dx": pd.Series(self.dx).astype("Float64"),
+                f"{attack}_prediction": pd.Series(self.prediction).astype("Int64"),
             }
         )
 
@@ -99,6 +101,7 @@ class Trace:
             broken_radius=np.concatenate([trace.broken_radius for trace in traces]),
             dy=np.concatenate([trace.dy for trace in traces]),
             dx=np.concatenate([trace.dx for trace in traces]),
+            prediction=np.concatenate([trace.prediction for trace in traces]),
             near_tie=np.concatenate([trace.near_tie for trace in traces]),
             passes=np.concatenate([trace.passes for trace in traces]),
             exact=all(trace.exact for trace in traces),
@@ -161,53 +164,82 @@ def search(
     """
     check_batch_size(batch_size)
     truth = np.asarray(labels, dtype=np.int64)
-    count = len(truth)
-    if count == 0:
+    if len(truth) == 0:
         raise DataError("expected at least one image, got none. Check the path and the filters")
-    names = [str(i) for i in range(count)] if keys is None else keys
-    plan = Mode.parse(mode)
-    visits = plan.visits(grid, names, seed)
-    rings, offsets = np.array(grid.rings), grid.offsets
-
-    first_wrong = np.full(count, -1)  # index into offsets
-    near_tie = np.zeros(count, dtype=bool)
-    correct = np.zeros((count, len(grid)), dtype=bool) if plan.full else None
-    step = np.zeros(count, dtype=np.int64)  # position in visits
-    waiting = np.arange(count)
-
-    def note(rows: NDArray[np.int64], indices: NDArray[np.int64], answers: Answers) -> None:
-        check_labels(truth[rows], answers.logits.shape[1])
-        right = answers.prediction == truth[rows]
-        near_tie[rows] |= answers.near_tie
-        newly = ~right & (first_wrong[rows] < 0)
-        first_wrong[rows[newly]] = indices[newly]
-        if correct is not None:
-            correct[rows, indices] = right
-        step[rows] += 1
-
-    def still_waiting() -> NDArray[np.int64]:
-        stay = (step < visits.shape[1]) & (plan.full | (first_wrong < 0))
-        return np.flatnonzero(stay)
-
+    names = [str(i) for i in range(len(truth))] if keys is None else keys
+    ledger = _Ledger(truth, grid, Mode.parse(mode), names, seed)
     if unshifted is not None:
-        note(waiting, visits[:, 0], unshifted)
-        waiting = still_waiting()
-    while len(waiting):
-        upcoming = visits[waiting, step[waiting]]
-        chosen = np.argsort(upcoming, kind="stable")[:batch_size]
-        rows, indices = waiting[chosen], upcoming[chosen]
-        images = assemble(views, [offsets[i] for i in indices], rows.tolist())
-        note(rows, indices, ask(model, images))
-        waiting = still_waiting()
+        everyone = np.arange(len(truth))
+        ledger.note(everyone, np.zeros_like(everyone), unshifted, asked=False)
+    while True:
+        rows, indices = ledger.next_batch(batch_size)
+        if len(rows) == 0:
+            return ledger.trace()
+        images = assemble(views, [grid.offsets[i] for i in indices], rows.tolist())
+        ledger.note(rows, indices, ask(model, images))
 
-    broken = first_wrong >= 0
-    where = np.array([(offset.dy, offset.dx) for offset in offsets])[first_wrong]  # (images, 2)
-    return Trace(
-        broken_radius=np.where(broken, rings[first_wrong], np.nan),
-        dy=np.where(broken, where[:, 0], np.nan),
-        dx=np.where(broken, where[:, 1], np.nan),
-        near_tie=near_tie,
-        passes=step - (unshifted is not None),
-        exact=plan.is_exact(grid),
-        correct=correct,
-    )
+
+class _Ledger:
+    """Which offsets each image has still to visit, and what was found so far.
+
+    Offsets go by their index in `grid.offsets`.
+    """
+
+    def __init__(
+        self, truth: NDArray[np.int64], grid: Grid, mode: Mode, keys: Sequence[str], seed: int
+    ) -> None:
+        self.truth, self.grid, self.mode = truth, grid, mode
+        self.visits = mode.visits(grid, keys, seed)  # (images, visits)
+        self.step = np.zeros(len(truth), dtype=np.int64)  # how many visits are done
+        self.passes = np.zeros(len(truth), dtype=np.int64)
+        self.first_wrong = np.full(len(truth), -1)
+        self.prediction = np.full(len(truth), np.nan)  # the answer given there
+        self.near_tie = np.zeros(len(truth), dtype=bool)
+        shape = (len(truth), len(grid))
+        self.correct = np.zeros(shape, dtype=bool) if mode.full else None
+
+    def next_batch(self, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The images that come next, at most `size`, and the offset each is to be seen at."""
+        unfinished = self.step < self.visits.shape[1]
+        waiting = np.flatnonzero(unfinished & (self.mode.full | (self.first_wrong < 0)))
+        upcoming = self.visits[waiting, self.step[waiting]]
+        chosen = np.argsort(upcoming, kind="stable")[:size]
+        return waiting[chosen], upcoming[chosen]
+
+    def note(
+        self,
+        rows: NDArray[np.int64],
+        indices: NDArray[np.int64],
+        answers: Answers,
+        *,
+        asked: bool = True,
+    ) -> None:
+        """Enters the answers about images `rows`, seen at offsets `indices`."""
+        check_labels(self.truth[rows], answers.logits.shape[1])
+        right = answers.prediction == self.truth[rows]
+        unbroken = self.first_wrong[rows] < 0
+        # What follows the first wrong answer decides nothing, so its ties do not count.
+        self.near_tie[rows] |= answers.near_tie & unbroken
+        newly = unbroken & ~right
+        self.first_wrong[rows[newly]] = indices[newly]
+        self.prediction[rows[newly]] = answers.prediction[newly]
+        if self.correct is not None:
+            self.correct[rows, indices] = right
+        self.step[rows] += 1
+        self.passes[rows] += asked
+
+    def trace(self) -> Trace:
+        """What was found."""
+        broken = self.first_wrong >= 0
+        places = np.array([(offset.dy, offset.dx) for offset in self.grid])[self.first_wrong]
+        rings = np.array(self.grid.rings)[self.first_wrong]
+        return Trace(
+            broken_radius=np.where(broken, rings, np.nan),
+            dy=np.where(broken, places[:, 0], np.nan),
+            dx=np.where(broken, places[:, 1], np.nan),
+            prediction=self.prediction,
+            near_tie=self.near_tie,
+            passes=self.passes,
+            exact=self.mode.is_exact(self.grid),
+            correct=self.correct,
+        )

@@ -105,6 +105,8 @@ def test_equals_the_triple_loop(attack: str, seed: int) -> None:
         for image, (_, offset, visited) in enumerate(expected):
             if offset is not None:
                 assert (trace.dy[image], trace.dx[image]) == (offset.dy, offset.dx)
+                wrong = model(views(offset)[image : image + 1]).argmax().item()
+                assert trace.prediction[image] == wrong != labels[image]
             else:
                 assert np.isnan(trace.dy[image])
                 assert np.isnan(trace.dx[image])
@@ -142,7 +144,9 @@ def test_a_full_grid_knows_every_offset(attack: str) -> None:
     (views, grid), model = prepare(attack), fragile_model(4)
     labels = labels_for(model, views)
     full = search(model, views, labels, grid, batch_size=7, mode="full_grid")
-    assert same(full, search(model, views, labels, grid, batch_size=7))
+    early = search(model, views, labels, grid, batch_size=7)
+    assert same(full, early)
+    assert np.array_equal(full.near_tie, early.near_tie)
     assert (full.passes == len(grid)).all()
     assert full.correct is not None
     for column, offset in enumerate(grid):
@@ -300,8 +304,13 @@ def test_traces_join_in_order_and_become_nullable_columns() -> None:
     assert double.correct is not None
     assert double.correct.shape == (2 * COUNT, len(grid))
     frame = double.to_frame("bilinear")
-    assert list(frame) == ["bilinear_broken_radius", "bilinear_dy", "bilinear_dx"]
+    columns = ("broken_radius", "dy", "dx", "prediction")
+    assert list(frame) == [f"bilinear_{column}" for column in columns]
     assert frame["bilinear_broken_radius"].dtype == "Int64"
+    # Whoever broke gave a wrong answer there; whoever did not has none.
+    broken = frame.dropna()
+    assert (broken["bilinear_prediction"] != np.tile(labels, 2)[broken.index]).all()
+    assert len(broken) == frame["bilinear_prediction"].notna().sum() > 0
     assert frame["bilinear_broken_radius"].isna().sum() == np.isnan(double.broken_radius).sum() > 0
     assert adversarial_accuracy(frame["bilinear_broken_radius"], 1) == double.adversarial_accuracy(
         1
