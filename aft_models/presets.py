@@ -120,7 +120,7 @@ __all__ = ["PRESETS", "VARIANTS", "create_xcit", "get_config"]  # timm appends e
 
 
 def _all_cfgs() -> dict[str, dict[str, Any]]:
-    """timm's pretrained configurations: ours untrained, Meta's baselines, the bundled weights."""
+    """Configurations of all presets untrained, of Meta's baselines, of the bundled weights."""
     cfgs = {name: _default_cfg(config) for name, config in PRESETS.items()}
     for size in ("nano_12", "tiny_12", "small_12"):
         for patch in (16, 8):
@@ -146,6 +146,11 @@ def _all_cfgs() -> dict[str, dict[str, Any]]:
 
 
 default_cfgs = generate_default_cfgs(_all_cfgs())
+for _cfg in default_cfgs.values():
+    # timm would make the first weights the default; a name alone stays the untrained preset here,
+    # so that its number of classes does not depend on which weights are bundled.
+    _cfg.tags.remove("")
+    _cfg.tags.appendleft("")
 
 
 def _entry_point(name: str) -> Callable[..., XCiT]:

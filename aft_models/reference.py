@@ -18,14 +18,16 @@ def fft_upsample_1d(x: Tensor, up: int) -> Tensor:
     spectrum = torch.fft.rfft(x)
     if n % 2 == 0 and up > 1:
         spectrum = torch.cat([spectrum[..., :-1], spectrum[..., -1:] / 2], dim=-1)
-    return torch.fft.irfft(spectrum, n=n * up) * up
+    padded: Tensor = torch.fft.irfft(spectrum, n=n * up) * up
+    return padded
 
 
 def fft_downsample_1d(x: Tensor, m: int) -> Tensor:
     """Keep the bins strictly below ``m / 2`` of the last axis and sample at ``m`` points."""
     n = x.shape[-1]
     kept = torch.fft.rfft(x)[..., : (m - 1) // 2 + 1]
-    return torch.fft.irfft(kept, n=m) * (m / n)
+    sampled: Tensor = torch.fft.irfft(kept, n=m) * (m / n)
+    return sampled
 
 
 def fft_shift_1d(x: Tensor, offset: float) -> Tensor:
@@ -37,7 +39,8 @@ def fft_shift_1d(x: Tensor, offset: float) -> Tensor:
     if n % 2 == 0:
         sine[-1] = 0
     phase = torch.complex(torch.cos(angle), sine)
-    return torch.fft.irfft(torch.fft.rfft(x) * phase, n=n)
+    shifted: Tensor = torch.fft.irfft(torch.fft.rfft(x) * phase, n=n)
+    return shifted
 
 
 def fft_upsample(x: Tensor, up: int) -> Tensor:

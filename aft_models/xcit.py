@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from aft_models.errors import AftModelsError
 from aft_models.layers.attention import AliasFreeClassAttention
 from aft_models.layers.blocks import XcaBlock, token_norm
-from aft_models.layers.patch_embed import ConvPatchEmbed
+from aft_models.layers.patch_embed import ConvPatchEmbed, Padding
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "patch_size": (2, 4, 8, 16, 32),
@@ -43,7 +43,7 @@ class XCiTConfig:
     mlp_ratio: float = 4.0  # hidden width of the MLPs over dim
     class_depth: int = 2  # class-attention blocks
     tokens_norm: bool = True  # class attention normalises all tokens, not the class token alone
-    padding: str = "zeros"  # of every convolution: zeros, circular
+    padding: Padding = "zeros"  # of every convolution: zeros, circular
     downsample: str = "stride"  # how the patch embedding halves the grid: stride, aps, af
     embed_activation: str = "gelu"  # in the patch embedding: gelu, af_gelu, af_poly
     block_activation: str = "gelu"  # in the blocks: gelu, af_gelu, af_poly
@@ -284,7 +284,7 @@ class XCiT(nn.Module):
             if i in wanted:
                 kept = self.norm(x) if norm else x
                 if output_fmt == "NCHW":
-                    kept = kept.unflatten(1, (height, width)).permute(0, 3, 1, 2).contiguous()
+                    kept = kept.mT.reshape(-1, self.embed_dim, height, width)
                 found.append(kept)
         if intermediates_only:
             return found
@@ -301,7 +301,7 @@ class XCiT(nn.Module):
         elif self.global_pool == "avg":
             x = x[:, 1:].mean(1) if self.has_class_token else x.mean(1)
         x = self.head_drop(x)
-        return x if pre_logits else self.head(x)  # type: ignore[no-any-return]
+        return x if pre_logits else self.head(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Image ``(B, channels, H, W)`` to logits ``(B, num_classes)``."""

@@ -97,7 +97,7 @@ class _PhasewiseActivation(torch.autograd.Function):
             return _forward(x, function, up, down, axis, params)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, *params = ctx.saved_tensors
         function, up, down, axis = ctx.settings

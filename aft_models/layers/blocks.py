@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from aft_models.layers.activation import AliasFreeActivation
 from aft_models.layers.attention import ATTENTIONS
 from aft_models.layers.norm import AliasFreeLayerNorm
+from aft_models.layers.patch_embed import Padding
 
 
 def token_activation(kind: str, channels: int, *, up: int = 2, degree: int = 2) -> nn.Module:
@@ -27,13 +28,17 @@ def token_norm(kind: str, dim: int, *, mean: str = "token") -> nn.Module:
     return nn.LayerNorm(dim, eps=1e-6) if kind == "layer" else AliasFreeLayerNorm(dim, mean=mean)
 
 
+def _to_grid(x: Tensor, height: int, width: int) -> Tensor:
+    return x.reshape(x.shape[0], height, width, x.shape[2])
+
+
 class GridMlp(Mlp):  # type: ignore[misc]
     """timm's MLP, whose activation is told where the tokens lie."""
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """Tokens ``(B, N, C)`` to the same shape."""
         x = self.fc1(x)
-        x = self.act(x.unflatten(1, (height, width))).flatten(1, 2)
+        x = self.act(_to_grid(x, height, width)).flatten(1, 2)
         return self.drop2(self.fc2(self.norm(self.drop1(x))))  # type: ignore[no-any-return]
 
 
@@ -46,7 +51,7 @@ class LocalPatchInteraction(nn.Module):
         padding: ``"zeros"`` or ``"circular"``.
     """
 
-    def __init__(self, dim: int, activation: nn.Module, *, padding: str = "zeros") -> None:
+    def __init__(self, dim: int, activation: nn.Module, *, padding: Padding = "zeros") -> None:
         super().__init__()
         depthwise = partial(
             nn.Conv2d, dim, dim, kernel_size=3, padding=1, groups=dim, padding_mode=padding
@@ -58,7 +63,7 @@ class LocalPatchInteraction(nn.Module):
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """Tokens ``(B, N, C)`` to the same shape."""
-        x = x.unflatten(1, (height, width)).permute(0, 3, 1, 2)  # channels-last memory
+        x = _to_grid(x, height, width).permute(0, 3, 1, 2)  # channels-last memory
         x = self.conv1(x)
         x = self.act(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         x = self.conv2(self.bn(x))
@@ -94,7 +99,7 @@ class XcaBlock(nn.Module):
         activation: str = "gelu",
         norm: str = "layer",
         norm_mean: str = "token",
-        padding: str = "zeros",
+        padding: Padding = "zeros",
         up: int = 2,
         degree: int = 2,
         mlp_ratio: float = 4.0,

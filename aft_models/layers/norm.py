@@ -29,7 +29,7 @@ class _AliasFreeNorm(torch.autograd.Function):
         return torch.addcmul(bias, centred, scale * weight).to(x.dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, scale, weight = ctx.saved_tensors
         centred = x - mean  # promotes to the precision of the statistics

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, cast
+
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
@@ -9,6 +11,8 @@ from aft_models.layers.activation import AliasFreeActivation
 from aft_models.layers.polyphase import ApsDownsample
 from aft_models.layers.stem import phasewise_stem
 from aft_models.resample import alias_free_downsample
+
+Padding = Literal["zeros", "circular"]
 
 
 class AliasFreeDownsample(nn.Module):
@@ -55,7 +59,7 @@ class ConvPatchEmbed(nn.Module):
         patch_size: int,
         *,
         in_chans: int = 3,
-        padding: str = "zeros",
+        padding: Padding = "zeros",
         downsample: str = "stride",
         activation: str = "gelu",
         last_activation: bool = False,
@@ -107,7 +111,7 @@ class ConvPatchEmbed(nn.Module):
         """Whether the fused first stage computes what the modules say."""
         if len(self.proj) < 2 or not isinstance(self.proj[1], AliasFreeActivation):
             return False
-        conv, norm = self.proj[0]  # type: ignore[misc]
+        conv, norm = self._first()
         return (
             conv.padding_mode == "circular"
             and conv.stride == (1, 1)
@@ -117,8 +121,12 @@ class ConvPatchEmbed(nn.Module):
             and self.proj[1].down > 1
         )
 
+    def _first(self) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+        conv, norm = cast(nn.Sequential, self.proj[0])
+        return cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm)
+
     def _stem(self, image: Tensor) -> Tensor:
-        conv, norm = self.proj[0]  # type: ignore[misc]
+        conv, norm = self._first()
         activation = self.proj[1]
         assert isinstance(activation, AliasFreeActivation)
         assert activation.pointwise is not None

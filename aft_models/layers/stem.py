@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.grad import conv2d_weight
 
 from aft_models.layers.activation import AxisPhases, chunk_images
 from aft_models.layers.pointwise import Pointwise
@@ -43,7 +44,7 @@ class _PhasewiseStem(torch.autograd.Function):
             return _forward(image, weight, bias, function, up, down, params)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         image, weight, bias, *params = ctx.saved_tensors
         function, up, down = ctx.settings
@@ -89,7 +90,7 @@ def _forward(
         for p in range(up):
             z = F.conv2d(_padded_phases(rows, columns, part, p), weight.to(dtype), bias.to(dtype))
             function.apply_(z, wide)
-            for r, phase in enumerate(z.split(size)):
+            for r, phase in enumerate(torch.split(z, size)):
                 contract(columns.back[r], phase, _COLUMNS, out=row, keep=float(r > 0))
             contract(rows.back[p], row, _ROWS, out=out, keep=float(p > 0), scale=1.0 / up**2)
     return y
@@ -126,7 +127,7 @@ def _backward(
             padded = _padded_phases(rows, columns, part, p)
             z = F.conv2d(padded, w, b)
             q = contract(rows.back[p].t(), g, _ROWS)
-            for r, phase in enumerate(gz.split(size)):
+            for r, phase in enumerate(torch.split(gz, size)):
                 contract(columns.back[r].t(), q, _COLUMNS, out=phase)
             function.pull_back(gz, z, gz, wide, param_grads)
             grad_padded, dw, db = _aten.convolution_backward(
@@ -138,7 +139,7 @@ def _backward(
             if grad_image is not None:
                 target = grad_image[start : start + images]
                 row = torch.zeros_like(part)
-                for r, phase in enumerate(_unpad_circular(grad_padded).split(size)):
+                for r, phase in enumerate(torch.split(_unpad_circular(grad_padded), size)):
                     contract(columns.forth[r].t(), phase, _COLUMNS, out=row, keep=1.0)
                 contract(rows.forth[p].t(), row, _ROWS, out=target, keep=1.0)
     narrow = [g.to(p.dtype) for g, p in zip(param_grads, params, strict=True)]
@@ -185,7 +186,8 @@ def _conv_statistics(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     mean = torch.einsum("ocyx,c->o", weight, channel_mean)
     centred = x - channel_mean[:, None, None]
     padded = F.pad(centred, (2, 2, 2, 2), mode="circular")
-    correlation = torch.nn.grad.conv2d_weight(padded, [channels, channels, 5, 5], centred)
+    taps_shape = [channels, channels, 5, 5]
+    correlation: Tensor = conv2d_weight(padded, taps_shape, centred)  # type: ignore[no-untyped-call]
     correlation = correlation / (x.numel() // channels)
     # Covariance of tap (c, a, b) with tap (d, e, f) is the correlation at offset (e - a, f - b).
     taps = torch.arange(3, device=x.device)
@@ -204,10 +206,11 @@ def _update_running(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, image:
         norm.num_batches_tracked.add_(1)
         for running, batch in ((norm.running_mean, mean), (norm.running_var, unbiased)):
             assert running is not None
-            step = norm.momentum
-            if step is None:  # cumulative average, kept on the device
+            if norm.momentum is None:  # cumulative average, kept on the device
                 step = 1.0 / norm.num_batches_tracked.to(running.dtype)
-            running.lerp_(batch.to(running.dtype), step)
+                running.lerp_(batch.to(running.dtype), step)
+            else:
+                running.lerp_(batch.to(running.dtype), norm.momentum)
 
 
 def phasewise_stem(
