@@ -61,7 +61,8 @@ def summary(attack: str) -> str:
 
 def is_upper_bound(record: Record) -> bool:
     """Whether the searches sampled their grids, so that adversarial scores can only be too high."""
-    return search_mode(record).startswith("sampled")
+    sampled = search_mode(record).startswith("sampled")
+    return bool(record.settings.get("upper_bound", sampled))
 
 
 def search_mode(record: Record) -> str:
@@ -76,7 +77,11 @@ def data_label(record: Record) -> str:
 
 def same_images(records: Sequence[Record]) -> bool:
     """Whether every record was measured on the same images."""
-    measured = {(r.data.name, r.data.split, r.data.images, r.data.fingerprint) for r in records}
+    measured = {
+        # Subsets of one data set differ in the digest of their images.
+        (r.data.name, r.data.split, r.data.images, r.data.fingerprint, r.settings.get("images"))
+        for r in records
+    }
     return len(measured) <= 1
 
 

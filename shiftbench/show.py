@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms import functional as transforms
 
 from shiftbench.attacks import ATTACKS
-from shiftbench.errors import DataError, UsageError
+from shiftbench.datasets.images import read_image
+from shiftbench.errors import UsageError
+from shiftbench.geometry import Geometry
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.shifts import SHIFTS
 
@@ -67,20 +65,13 @@ def load_canvas(path: Path, *, view: int, margin: int) -> Tensor:
 
     The shorter side is resized to view * 256 / 224, then the middle is taken.
     """
-    try:
-        with Image.open(path) as file:
-            image = ImageOps.exif_transpose(file).convert("RGB")
-    except (OSError, UnidentifiedImageError) as error:
-        raise DataError(f"cannot read the image {path}: {error}") from error
-    resize, side = round(view * 256 / 224), view + 2 * margin
-    if side > resize:
+    geometry = Geometry(view, round(view * 256 / 224), margin, interpolation="bicubic")
+    if geometry.side > geometry.resize:
         raise UsageError(
-            f"a view of {view} px leaves {(resize - view) // 2} px on each side, the offsets need "
-            f"{margin}: choose smaller offsets or a larger --size"
+            f"a view of {view} px leaves {(geometry.resize - view) // 2} px on each side, the "
+            f"offsets need {margin}: choose smaller offsets or a larger --size"
         )
-    smaller = transforms.resize(image, [resize], InterpolationMode.BICUBIC, antialias=True)
-    pixels: Tensor = transforms.to_tensor(transforms.center_crop(smaller, [side, side]))
-    return pixels
+    return geometry.canvas(read_image(path)).double() / 255
 
 
 def needed_margin(offsets: Mapping[str, Offset]) -> int:
@@ -110,10 +101,12 @@ def _picture(axes: Axes, view: Tensor, title: str) -> None:
     axes.set_title(title, fontsize=9)
 
 
-def _difference(axes: Axes, difference: Tensor, limit: float, title: str) -> None:
-    mean = difference.mean(0).numpy()
-    axes.imshow(mean, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
-    axes.set_title(title, fontsize=8)
+def _difference(axes: Axes, difference: Tensor, title: str) -> None:
+    """Draws the mean over channels, on a scale of its own that the title tells."""
+    mean = difference.mean(0)
+    limit = max(float(mean.abs().quantile(0.99)), 1e-6)
+    axes.imshow(mean.numpy(), cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
+    axes.set_title(f"{title}, ±{limit:.2g}", fontsize=8)
 
 
 def shifts_figure(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) -> Figure:
@@ -126,13 +119,11 @@ def shifts_figure(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) ->
     original = SHIFTS.get("crop").views(canvas[None], margin)(ORIGIN)[0]
     shown = shift_all(canvas, margin, offsets)
     half = offsets.get("half", DEFAULT_OFFSETS["half"])
-    # One pixel of margin is enough for the comparison, whatever the other offsets need.
-    room = math.ceil(max(abs(half.dy), abs(half.dx)))
+    room = math.ceil(max(abs(half.dy), abs(half.dx)))  # the bilinear one reads beyond the view
     sinc = SHIFTS.get("cyclic").views(canvas[None], margin)(half)[0]
     lerp = SHIFTS.get("bilinear").views(canvas[None], margin)(half)[0] if room <= margin else None
     differences = [shifted.view - original for shifted in shown]
     ringing = None if lerp is None else sinc - lerp
-    limit = max(float(d.mean(0).abs().quantile(0.99)) for d in differences)
     columns = 1 + len(shown)
     figure = Figure(figsize=(2.3 * columns, 7.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -146,15 +137,14 @@ def shifts_figure(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) ->
     if ringing is None:
         panels[1, 0].set_visible(False)
     else:
-        bound = max(float(ringing.mean(0).abs().quantile(0.99)), 1e-6)
-        heading = f"sinc minus bilinear at\n({half.dy:g}, {half.dx:g}), ±{bound:.2g}"
-        _difference(panels[1, 0], ringing, bound, heading)
+        heading = f"sinc minus bilinear, both\nat dy {half.dy:g}, dx {half.dx:g}"
+        _difference(panels[1, 0], ringing, heading)
     for column, (shifted, difference) in enumerate(zip(shown, differences, strict=True), start=1):
         place = f"dy {shifted.offset.dy:g}, dx {shifted.offset.dx:g}"
         _picture(panels[0, column], shifted.view, f"{_NAMES[shifted.attack]}\n{place}")
         low, high = float(shifted.view.min()), float(shifted.view.max())
-        heading = f"minus the original, ±{limit:.2g}\nvalues {low:.2f} to {high:.2f}"
-        _difference(panels[1, column], difference, max(limit, 1e-6), heading)
+        heading = f"values {low:.2f} to {high:.2f}\nminus the original"
+        _difference(panels[1, column], difference, heading)
         _picture(panels[2, column], shifted.view[:, :zoom, -zoom:], "")
     return figure
 
@@ -162,5 +152,5 @@ def shifts_figure(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) ->
 def show_image(path: Path, *, offsets: Mapping[str, Offset], view: int = 224) -> Figure:
     """The picture of an image file under the chosen shifts."""
     margin = max(1, needed_margin(offsets))
-    canvas = load_canvas(path, view=view, margin=margin).to(torch.float64)
+    canvas = load_canvas(path, view=view, margin=margin)
     return shifts_figure(canvas, margin, offsets)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from shiftbench.attacks import ATTACKS
+from shiftbench.geometry import geometry_for
 from shiftbench.grid import Grid
+from shiftbench.models.classifier import Preprocessing
 from shiftbench.results import (
     DataInfo,
     ModelInfo,
@@ -44,13 +45,15 @@ def make_samples(
     """The per-image table of a run."""
     first = next(iter(broken.values()))
     n = len(first)
-    labels = list(range(n)) if labels is None else list(labels)
+    labels = [i % 10 for i in range(n)] if labels is None else list(labels)
     correct = [r is None or r > 0 for r in first]
     frame = pd.DataFrame(
         {
-            "key": [f"image-{i:04d}" for i in range(n)],
+            "key": [f"test/{i:05d}" for i in range(n)],  # as `scenes` names its images
             "label": labels,
-            "prediction": [y if right else y + 1 for y, right in zip(labels, correct, strict=True)],
+            "prediction": [
+                y if right else (y + 1) % 10 for y, right in zip(labels, correct, strict=True)
+            ],
             "margin": [1.0 if right else -1.0 for right in correct],
         }
     )
@@ -62,6 +65,8 @@ def make_samples(
         frame[f"{attack}_dx"] = pd.array(
             [None if r is None else 0.0 for r in radii], dtype="Float64"
         )
+        wrong = [None if r is None else (y + 1) % 10 for y, r in zip(labels, radii, strict=True)]
+        frame[f"{attack}_prediction"] = pd.array(wrong, dtype="Int64")
     for kind, same in consistent.items():
         frame[f"consistent_{kind}"] = list(same)
     return frame
@@ -86,6 +91,7 @@ def make_record(
     consistent = {} if consistent is None else consistent
     radii = next(iter(broken.values()))
     n = len(radii)
+    preprocessing = Preprocessing(64, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     offsets = {}
     if full_grid:
         # Every image is wrong exactly on and beyond the ring that broke it.
@@ -102,17 +108,17 @@ def make_record(
             source="bundled",
             digest="d" * 64,
             parameters=parameters,
-            input_size=64,
-            mean=(0.5, 0.5, 0.5),
-            std=(0.25, 0.25, 0.25),
-            interpolation="bicubic",
+            input_size=preprocessing.input_size,
+            mean=preprocessing.mean,
+            std=preprocessing.std,
+            interpolation=preprocessing.interpolation,
         ),
         data=DataInfo(
             name=data,
             split="test",
             images=n,
             fingerprint=fingerprint,
-            geometry={"resize": 73, "view": 64, "margin": 6, "pad": "none"},
+            geometry=geometry_for(preprocessing, margin=6, rendered=True).to_json(),
         ),
         settings={"mode": "exhaustive", "max_shift": max_shift, "seed": 0, **(settings or {})},
         scores=Scores(
@@ -144,10 +150,10 @@ def write_record(
     """Makes a record and its samples, writes both, and reads the record back."""
     record = make_record(model, broken=broken, consistent=consistent, **fields)
     folder = ResultStore(root).write(record, make_samples(broken, consistent or {}, labels))
-    return replace(read_record(folder))
+    return read_record(folder)
 
 
-def trio(root: Path, *, data: str = "scenes", n: int = 400, full_grid: bool = True) -> list[Record]:
+def trio(root: Path, *, data: str = "scenes", n: int = 400, full_grid: bool = False) -> list[Record]:
     """Three records such as a demo makes: a baseline, aps and af, with every attack."""
     curves = {
         "xcit_pico_6_p4": {

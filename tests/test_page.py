@@ -58,8 +58,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
-    trio(folder / "runs")
-    trio(folder / "runs", data="cifar10", full_grid=False)
+    trio(folder / "runs", full_grid=True)
+    trio(folder / "runs", data="cifar10")
     write_record(
         folder / "runs",
         HOSTILE,

@@ -113,8 +113,8 @@ def test_the_ending_chooses_the_format_and_files_repeat(tmp_path: Path, ending: 
 
 
 def test_the_command_draws_what_is_chosen(tmp_path: Path):
-    trio(tmp_path / "runs")
-    trio(tmp_path / "runs", data="cifar10", full_grid=False)
+    trio(tmp_path / "runs", full_grid=True)
+    trio(tmp_path / "runs", data="cifar10")
     out = tmp_path / "curves.png"
     assert "--allow-mixed" in str(run(tmp_path / "runs", "-o", out).exception)
     result = run(tmp_path / "runs", "-d", "scenes", "-a", "crop", "-o", out, "--dpi", 50)

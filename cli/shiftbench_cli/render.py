@@ -6,11 +6,15 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from shiftbench.compare import Comparison
 from shiftbench.leaderboard import Measured
 from shiftbench.leaderboard import Table as Leaderboard
+from shiftbench.paper import Answer, PaperTable, commands
+from shiftbench.selection import data_label
 from shiftbench.statistics import Score
 from shiftbench.typeset import notes, title
 
@@ -46,7 +50,9 @@ def print_table(
     """Prints a table to stdout; `numeric` columns are set flush right."""
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     for column in columns:
-        table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
+        table.add_column(
+            escape(column), justify="right" if column in numeric else "left", overflow="fold"
+        )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # never markup: names come from outside
     stdout().print(table)
@@ -75,3 +81,74 @@ def print_leaderboard(table: Leaderboard) -> None:
             caption=notes(part, columns),
             numeric=["n", *titles],
         )
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Prints two models side by side to stdout, differences in points."""
+    first, second = comparison.first.model.name, comparison.second.model.name
+    rows = []
+    for metric in comparison.metrics:
+        paired, bound = metric.paired, metric.upper_bound
+        rows.append(
+            [
+                title(metric.metric),
+                percent(metric.first, bound=bound),
+                percent(metric.second, bound=bound),
+                "{:+.1f} [{:+.1f}, {:+.1f}]".format(
+                    *(100 * x for x in (paired.difference, paired.low, paired.high))
+                ),
+                f"{paired.only_first:,}",
+                f"{paired.only_second:,}",
+                f"{paired.p_value:.2g}",
+            ]
+        )
+    columns = [
+        "metric",
+        f"first\n{first}",
+        f"second\n{second}",
+        "second - first",
+        "only\nfirst",
+        "only\nsecond",
+        "McNemar\np",
+    ]
+    caption = (
+        f"Percent with 95% intervals, n={comparison.metrics[0].paired.n:,}; adversarial up to "
+        f"{comparison.max_shift} steps. Only first: images that the first alone gets right."
+    )
+    if any(metric.upper_bound for metric in comparison.metrics):
+        caption += " ≤: upper bounds from sampled searches; their difference is not exact."
+    print_table(
+        columns, rows, title=data_label(comparison.first), caption=caption, numeric=columns[1:]
+    )
+
+
+def print_claims(table: PaperTable, answers: Sequence[Answer]) -> None:
+    """Prints a table of the paper next to ours, then the commands for what we have not measured."""
+    rows = []
+    for found in answers:
+        claim, score = found.claim, found.score
+        rows.append(
+            [
+                claim.model,
+                claim.data + (f" ({claim.variant})" if claim.variant else ""),
+                title(claim.metric),
+                "picture only" if claim.published is None else str(claim.published),
+                "" if score is None else percent(score),
+                "" if score is None else f"{score.n:,}",
+                "" if found.difference is None else f"{found.difference:+.1f}",
+            ]
+        )
+    columns = ["model", "data", "metric", "published", "ours", "n", "difference"]
+    print_table(
+        columns,
+        rows,
+        title=f"{table.name}: {table.about} ({table.place})",
+        numeric=columns[3:],
+    )
+    missing = commands([found.claim for found in answers if found.score is None])
+    if missing:
+        console = stdout()
+        console.print("Not measured here. These commands would:", markup=False)
+        for line in missing:
+            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+    stdout().print()

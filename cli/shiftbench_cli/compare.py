@@ -1,0 +1,104 @@
+"""`shiftbench compare`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import click
+
+from shiftbench.compare import compare, to_rows
+from shiftbench.gallery import GALLERY_ENDINGS, build_gallery, write_gallery
+from shiftbench.output import format_of, require_place
+from shiftbench.results import Record, read_records
+from shiftbench.selection import find_record
+from shiftbench_cli import render
+
+
+def _records(folders: tuple[Path, ...], names: tuple[str, str], data: str | None) -> list[Record]:
+    places = folders or (Path("results/runs"),)
+    # A folder given by name needs no place to be looked for in.
+    by_name = [name for name in names if not Path(name).is_dir()]
+    known = read_records(places) if by_name else []
+    return [find_record(known, name, data=data) for name in names]
+
+
+@click.command()
+@click.argument("first")
+@click.argument("second")
+@click.option(
+    "-r",
+    "--records",
+    "folders",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Where to look for records; repeatable. Default: results/runs.",
+)
+@click.option(
+    "-d",
+    "--data",
+    metavar="NAME[:PATH]",
+    help="Which data set, when a model has several records; the gallery reads images at PATH.",
+)
+@click.option("--max-shift", type=click.IntRange(min=0), help="Radius of the adversarial metrics.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+)
+@click.option(
+    "--gallery",
+    type=click.Path(path_type=Path),
+    help="Picture (.html or .png) of the images that one survives and the other does not.",
+)
+@click.option("-a", "--attack", help="Attack of the gallery. Default: the first both have.")
+@click.option(
+    "--gallery-size",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Images on each side of the gallery.",
+)
+def command(
+    first: str,
+    second: str,
+    folders: tuple[Path, ...],
+    data: str | None,
+    max_shift: int | None,
+    kind: str,
+    gallery: Path | None,
+    attack: str | None,
+    gallery_size: int,
+) -> None:
+    """Compare two models on the same images.
+
+    FIRST and SECOND are names of models that have records, or folders of records. Differences are
+    second minus first, with a 95% interval for pairs and the p-value of the exact McNemar test.
+    """
+    if gallery is not None:
+        require_place(gallery)
+        format_of(gallery, GALLERY_ENDINGS)
+    name = data.partition(":")[0] if data else None
+    a, b = _records(folders, (first, second), name)
+    comparison = compare(a, b, max_shift=max_shift)
+    if kind == "table":
+        render.print_comparison(comparison)
+    elif kind == "json":
+        about = {"first": a.model.name, "second": b.model.name, "data": a.data.name}
+        content = {**about, "max_shift": comparison.max_shift, "metrics": to_rows(comparison)}
+        click.echo(json.dumps(content, indent=2))
+    else:
+        out = io.StringIO()
+        rows = to_rows(comparison)
+        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        click.echo(out.getvalue(), nl=False)
+    if gallery is not None:
+        made = build_gallery(comparison, attack=attack, data=data, size=gallery_size)
+        write_gallery(made, gallery)
+        click.echo(f"{gallery}: {len(made.exhibits)} images", err=True)

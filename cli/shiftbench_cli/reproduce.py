@@ -1,0 +1,83 @@
+"""`shiftbench reproduce`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import click
+
+from shiftbench.paper import TABLES, Answer, answer, commands, read_claims
+from shiftbench.results import read_records
+from shiftbench_cli import render
+
+_SOURCE_TREE = Path(__file__).resolve().parents[2]
+
+
+def _flat(found: Answer) -> dict[str, str | float | int | None]:
+    claim, score = found.claim, found.score
+    return {
+        "table": claim.table,
+        "model": claim.model,
+        "data": claim.data,
+        "metric": claim.metric,
+        "published_percent": None if claim.published is None else float(claim.published),
+        "ours_percent": None if score is None else round(100 * score.value, 2),
+        "ours_low": None if score is None else round(100 * score.low, 2),
+        "ours_high": None if score is None else round(100 * score.high, 2),
+        "n": None if score is None else score.n,
+        "difference": None if found.difference is None else round(found.difference, 2),
+        "command": None if score is not None else commands([claim])[0],
+    }
+
+
+@click.command()
+@click.argument("table", required=False, metavar=f"[{'|'.join(TABLES)}]")
+@click.option(
+    "-r",
+    "--records",
+    "folders",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Where our records are; repeatable. Default: results/runs.",
+)
+@click.option(
+    "--paper",
+    type=click.Path(path_type=Path),
+    help="Folder of the published figures. Default: results/paper, here or in the source tree.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+)
+def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, kind: str) -> None:
+    """Put the paper's figures next to ours.
+
+    Ours come from records of the same model and data; where there is none, the commands that would
+    make it are printed. Without TABLE, every table.
+    """
+    here = Path("results/paper")
+    place = paper or (here if here.is_dir() else _SOURCE_TREE / here)
+    given = folders or (Path("results/runs"),)
+    # Having no records of our own yet is no mistake here: all answers are commands then.
+    records = read_records(folders or [f for f in given if f.is_dir()])
+    names = [table] if table else TABLES.names()
+    found = {name: answer(read_claims(name, place), records) for name in names}
+    if kind == "table":
+        for name, answers in found.items():
+            render.print_claims(TABLES.get(name), answers)
+        return
+    rows = [_flat(one) for answers in found.values() for one in answers]
+    if kind == "json":
+        click.echo(json.dumps(rows, indent=2))
+        return
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    click.echo(out.getvalue(), nl=False)
