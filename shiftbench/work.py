@@ -23,7 +23,9 @@ from shiftbench.tasks import UNSHIFTED, Shard, Task
 
 log = logging.getLogger(__name__)
 
-FLUSH_SECONDS = 15.0  # rows wait at most this long (or one task of one shard) to be saved
+# Rows wait this long, or for the end of one task on one shard, to be saved: often at first, when a
+# mistake is noticed, then rarely, so that a run of hours does not leave a hundred thousand files.
+FIRST_SAVE, LAST_SAVE = 2.0, 30.0  # seconds; doubles from one to the other
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Worker:
     _tallies: dict[str, Tally] = field(default_factory=dict)
     _waiting: dict[str, list[pd.DataFrame]] = field(default_factory=dict)  # rows not saved yet
     _saved_at: float = field(default_factory=time.monotonic)
+    _interval: float = FIRST_SAVE
     _current: str = UNSHIFTED  # the task the engine's passes belong to
 
     def run(self, images: Sequence[int], finished: Mapping[str, pd.DataFrame]) -> None:
@@ -144,8 +147,9 @@ class Worker:
             seconds=tally.seconds + seconds,
         )
         self._tell(task.name)
-        if time.monotonic() - self._saved_at > FLUSH_SECONDS:
+        if time.monotonic() - self._saved_at > self._interval:
             self._save()
+            self._interval = min(2 * self._interval, LAST_SAVE)
 
     def _save(self) -> None:
         writer = f"{socket.gethostname()}-{os.getpid()}"

@@ -33,17 +33,13 @@ class _Command(click.Command):
         return super().parse_args(ctx, args)
 
 
-class _BatchSize(click.ParamType):
-    name = "N|auto"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int | None:
-        if value is None or value == "auto":
-            return None
-        if isinstance(value, int):
-            return value
-        if not str(value).isdecimal() or int(value) < 1:
-            self.fail(f"expected auto or a whole number of 1 or more, got {value!r}", param, ctx)
-        return int(value)
+def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
+    """None stands for `auto`."""
+    if value == "auto":
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise click.BadParameter(f"expected auto or a whole number of 1 or more, got {value!r}")
+    return int(value)
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,7 @@ class Request:
 )
 @click.option("--download", is_flag=True, help="Let a data set be downloaded.")
 @click.option("--skip-bad", is_flag=True, help="Leave unreadable images out, and count them.")
-@click.option("-b", "--batch-size", type=_BatchSize(), default="auto", show_default=True)
+@click.option("-b", "--batch-size", metavar="N|auto", default="auto", callback=_batch_size)
 @click.option("-j", "--workers", type=click.IntRange(min=0), help="Data loading processes.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
 @click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True)

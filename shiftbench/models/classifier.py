@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aft_models.weights import state_dict_digest
 from shiftbench.errors import ModelError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -122,8 +123,6 @@ def as_classifier(
         digest: Names the weights. By default the digest of the module's state; a plain callable
             shows no weights, so give one when its answers can change under the same name.
     """
-    from aft_models.weights import state_dict_digest
-
     recipe = as_preprocessing(preprocessing)
     state = model.state_dict() if isinstance(model, nn.Module) else {}
     module = LogitsOnly(model).eval()

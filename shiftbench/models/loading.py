@@ -6,10 +6,13 @@ import fnmatch
 from pathlib import Path
 
 from shiftbench.errors import UsageError
-from shiftbench.models import huggingface as _huggingface  # noqa: F401
-from shiftbench.models import python_file as _python_file  # noqa: F401
-from shiftbench.models import timm_zoo as _timm_zoo  # noqa: F401
-from shiftbench.models import torchvision_zoo as _torchvision_zoo  # noqa: F401
+from shiftbench.models import (  # noqa: F401 (each registers its source)
+    bundled,
+    huggingface,
+    python_file,
+    timm_zoo,
+    torchvision_zoo,
+)
 from shiftbench.models.classifier import Classifier
 from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, parse_options
 

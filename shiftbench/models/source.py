@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from aft_models.errors import AftModelsError
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
 from shiftbench.models.classifier import Classifier, first_line
 from shiftbench.models.network import is_network_error, quick_offline
@@ -107,6 +108,8 @@ def building(spec: ModelSpec, *, hub: bool = False) -> Iterator[None]:
             yield
     except ShiftbenchError:
         raise
+    except AftModelsError as error:
+        raise ModelError(str(error)) from error
     except ImportError as error:
         raise ModelError(f"cannot load {spec.text}: {first_line(error)}") from error
     except TypeError as error:
