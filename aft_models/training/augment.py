@@ -1,47 +1,45 @@
-"""Augmentation of a whole batch of pixels at once: one affine map per image."""
+"""Augmentation of a whole batch of pixels at once: a random window, perhaps mirrored."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SHARP = 0.5  # share of the images that move by whole pixels only and so keep them as they are
+
+@dataclass(frozen=True)
+class Windows:
+    """Which part of each image is seen."""
+
+    top: Tensor  # (B,), int64
+    left: Tensor  # (B,), int64
+    mirrored: Tensor  # (B,), bool
+    size: int  # height and width
+
+    @classmethod
+    def draw(
+        cls, count: int, canvas: int, size: int, *, flip: float, generator: torch.Generator
+    ) -> Windows:
+        """Draws windows of `size` pixels, uniform over the places that a canvas has for them."""
+        top, left = torch.randint(canvas - size + 1, (2, count), generator=generator)
+        return cls(top, left, torch.rand(count, generator=generator) < flip, size)
+
+    def __getitem__(self, rows: slice) -> Windows:
+        return Windows(self.top[rows], self.left[rows], self.mirrored[rows], self.size)
+
+    def cut(self, images: Tensor) -> Tensor:
+        """The windows of images (B, C, H, W), as (B, C, size, size)."""
+        places = images.unfold(2, self.size, 1).unfold(3, self.size, 1)  # (B, C, tops, lefts, S, S)
+        windows = places[torch.arange(len(images)), :, self.top, self.left]
+        return torch.where(self.mirrored[:, None, None, None], windows.flip(3), windows)
 
 
-def draw_maps(
-    count: int, size: int, *, flip: float, shift: float, zoom: float, generator: torch.Generator
-) -> Tensor:
-    """Draws `count` maps from output to input coordinates, (count, 2, 3), as `affine_grid` reads.
-
-    Args:
-        count: Number of images.
-        size: Their side in pixels.
-        flip: Probability of a mirror image.
-        shift: Largest move in pixels along each axis.
-        zoom: Largest magnification; half of the images are not magnified and move by whole
-            pixels, so that the network also sees pixels that no interpolation has softened.
-        generator: Where the randomness comes from.
-    """
-    sharp = torch.rand(count, generator=generator) < SHARP
-    scale = 1 / (1 + (zoom - 1) * torch.rand(count, generator=generator))
-    scale = torch.where(sharp, 1.0, scale)
-    move = (2 * torch.rand(count, 2, generator=generator) - 1) * shift
-    move = torch.where(sharp[:, None], move.round(), move)
-    mirror = torch.where(torch.rand(count, generator=generator) < flip, -1.0, 1.0)
-    maps = torch.zeros(count, 2, 3)
-    maps[:, 0, 0] = scale * mirror
-    maps[:, 1, 1] = scale
-    maps[:, :, 2] = move * 2 / size  # affine_grid's unit is half a side
-    return maps
-
-
-def apply_maps(images: Tensor, maps: Tensor) -> Tensor:
-    """Resamples images (B, C, H, W) bilinearly, with the picture reflected at its border."""
-    grid = F.affine_grid(maps.to(images), list(images.shape), align_corners=False)
-    return F.grid_sample(
-        images, grid, mode="bilinear", padding_mode="reflection", align_corners=False
-    )
+def centre(images: Tensor, size: int) -> Tensor:
+    """The window in the middle, where the benchmark puts its view."""
+    top, left = (round((length - size) / 2) for length in images.shape[-2:])
+    return images[..., top : top + size, left : left + size]
 
 
 def resized(images: Tensor, size: int) -> Tensor:

@@ -29,6 +29,11 @@ class Identity:
     seed: int
     classes: int
 
+    @property
+    def architecture(self) -> str:
+        """The model's name without the tag of the weights it started from."""
+        return self.model.partition(".")[0]
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, one per thing that must agree."""
         return {

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from aft_models.errors import AftModelsError
-from aft_models.training.augment import apply_maps, draw_maps, resized
+from aft_models.training.augment import Windows, centre, resized
 from aft_models.training.processes import Processes
 from aft_models.training.recipe import Recipe
 
@@ -72,6 +72,10 @@ class PixelSet:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def centre(self, size: int) -> PixelSet:
+        """The middle of every image."""
+        return PixelSet(centre(self.images, size).contiguous(), self.labels)
+
     @classmethod
     def load(cls, data: Images, size: int, interpolation: str = "bicubic") -> PixelSet:
         """Decodes every image once, resized and centre-cropped to `size` where it has another."""
@@ -126,19 +130,18 @@ class MemoryBatches:
         order = torch.randperm(len(self.data), generator=generator)
         for update in range(self.updates):
             chosen = order[update * recipe.batch_size :][: recipe.batch_size]
-            maps = draw_maps(
+            windows = Windows.draw(
                 len(chosen),
                 self.data.images.shape[-1],
+                recipe.image_size,
                 flip=recipe.flip,
-                shift=recipe.shift,
-                zoom=recipe.zoom,
                 generator=generator,
             )
             for step in range(recipe.accumulate):
                 start = (step * self.processes.count + self.processes.rank) * self._share
                 mine = slice(start, start + self._share)
-                images = self.normalisation(self.data.images[chosen[mine]])
-                images = resized(apply_maps(images, maps[mine]), recipe.size_at(epoch))
+                pixels = windows[mine].cut(self.data.images[chosen[mine]])
+                images = resized(self.normalisation(pixels), recipe.size_at(epoch))
                 yield images, self.data.labels[chosen[mine]]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,26 +22,12 @@ from aft_models.training import checkpoint
 from aft_models.training.data import Batch, Batches, mixed_seed
 from aft_models.training.logbook import Row, TensorBoard, draw_curves, write_log
 from aft_models.training.machine import Machine
+from aft_models.training.meter import Meter, Progress
 from aft_models.training.processes import Processes
-
-CHECK_EVERY = 50  # updates between looks at the loss: each look waits for the device
 
 
 class DivergedError(AftModelsError):
     """The loss is no longer a number; the last good checkpoint is kept."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is, for whoever watches."""
-
-    epoch: int  # the one under way, from 0
-    epochs: int
-    update: int  # done in this epoch
-    updates: int
-    loss: float  # mean since the last report
-    images_per_second: float
-    seconds_left: float
 
 
 @dataclass(frozen=True)
@@ -157,49 +143,28 @@ class _Run:
         """Runs one epoch and returns its row of the log."""
         self.model.train()
         stream = self.batches.epoch(self.epoch)
-        started = reported = time.monotonic()
-        total = torch.zeros((), dtype=torch.float64, device=self.machine.device)
-        since = torch.zeros_like(total)
         updates = self.batches.updates
-        done_before = 0
+        meter = Meter(
+            self.epoch, self.recipe.epochs, updates, self.recipe.batch_size, self.processes
+        )
         for update in range(updates):
-            since += self._update(stream, self.epoch * updates + update)
-            done = update + 1
-            if done % CHECK_EVERY == 0 or done == updates:
-                mean = float(self.processes.total(since.clone())) / (
-                    self.processes.count * (done - done_before)
-                )
-                if not mean < float("inf"):
-                    raise DivergedError(
-                        f"the loss became {mean} in epoch {self.epoch + 1}; {self._kept()}. Train again with a lower lr or with clip_grad=1"
-                    )
-                total += since
-                since.zero_()
-                now = time.monotonic()
-                speed = (done - done_before) * self.recipe.batch_size / (now - reported)
-                left = (self.recipe.epochs - self.epoch) * updates - done
+            progress = meter.add(self._update(stream, self.epoch * updates + update))
+            if progress is not None:
+                self._require_finite(progress.loss)
                 if report is not None:
-                    report(
-                        Progress(
-                            self.epoch,
-                            self.recipe.epochs,
-                            done,
-                            updates,
-                            mean,
-                            speed,
-                            left * self.recipe.batch_size / speed,
-                        )
-                    )
-                done_before, reported = done, now
+                    report(progress)
+        self._require_finite(float(sum(p.detach().sum() for p in self.model.parameters())))
         self.epoch += 1
-        seconds = time.monotonic() - started
-        return {
-            "epoch": self.epoch,
-            "loss": float(self.processes.total(total)) / (self.processes.count * updates),
-            "lr": self.optimizer.param_groups[0]["lr"],
-            "images_per_second": updates * self.recipe.batch_size / seconds,
-            "seconds": seconds,
-        }
+        return meter.row() | {"lr": self.optimizer.param_groups[0]["lr"]}
+
+    def _require_finite(self, value: float) -> None:
+        if not math.isfinite(value):
+            kept = f"{self.folder / checkpoint.LAST} keeps epoch {self.epoch}"
+            raise DivergedError(
+                f"the loss is no longer a number in epoch {self.epoch + 1}; "
+                f"{kept if self.epoch else 'no epoch was finished'}. "
+                "Train again with a lower lr or with clip_grad=1"
+            )
 
     def _update(self, stream: Iterator[Batch], index: int) -> Tensor:
         """One step of the optimizer; returns its mean loss."""
@@ -284,11 +249,6 @@ class _Run:
         states = content["random"]
         if len(states) == self.processes.count:
             checkpoint.restore_random_state(states[self.processes.rank])
-
-    def _kept(self) -> str:
-        if self.epoch == 0:
-            return "no epoch was finished"
-        return f"{self.folder / checkpoint.LAST} keeps epoch {self.epoch}"
 
 
 def _mixup(identity: checkpoint.Identity) -> Any:

@@ -58,10 +58,8 @@ class Recipe:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # per channel, of pixels in [0, 1]
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     pipeline: str = "loader"  # loader: timm's transforms in workers; memory: batched, on pixels
-    # The memory pipeline: one affine map per image, `sizes` after it.
-    flip: float = 0.5  # probability of a mirror image, in the loader too
-    shift: float = 0.0  # largest move of the window in pixels, reflected at the border
-    zoom: float = 1.0  # largest magnification; half of the images keep their own pixels
+    flip: float = 0.5  # probability of a mirror image
+    canvas: int = 0  # memory pipeline: side that random windows are cut from; 0 is `image_size`
     # The loader pipeline: timm's parts.
     crop_scale: tuple[float, float] = (0.08, 1.0)  # area of a random resized crop
     rand_augment: str = ""
@@ -78,12 +76,16 @@ class Recipe:
             _require(getattr(self, name) >= 1, self, name, "at least 1")
         _require(self.lr > 0, self, "lr", "more than 0")
         _require(self.repeated_augmentation >= 1, self, "repeated_augmentation", "at least 1")
-        _require(self.zoom >= 1, self, "zoom", "at least 1")
+        _require(
+            self.canvas == 0 or self.canvas >= self.image_size,
+            self,
+            "canvas",
+            "0 or at least `image_size`",
+        )
         _require(0 <= self.warmup_epochs < self.epochs, self, "warmup_epochs", "from 0 to `epochs`")
         for name in (
             "weight_decay",
             "clip_grad",
-            "shift",
             "min_lr",
             "warmup_lr",
             "mixup",
@@ -94,11 +96,11 @@ class Recipe:
             _require(0 <= getattr(self, name) < 1, self, name, "from 0 to below 1")
         for name in ("flip", "random_erasing", "mixup_switch"):
             _require(0 <= getattr(self, name) <= 1, self, name, "a probability")
+        _require(self.pipeline in PIPELINES, self, "pipeline", f"one of {', '.join(PIPELINES)}")
         _require(all(size >= 1 for size in self.sizes), self, "sizes", "at least 1")
         _require(
             not self.sizes or self.pipeline == "memory", self, "sizes", "empty with the loader"
         )
-        _require(self.pipeline in PIPELINES, self, "pipeline", f"one of {', '.join(PIPELINES)}")
         _require(
             self.batch_size % self.accumulate == 0, self, "accumulate", "a divisor of `batch_size`"
         )
@@ -236,34 +238,33 @@ RECIPES: dict[str, Recipe] = {
             batch_size=128,
             lr=6e-3,
             lr_batch_size=128,
-            optimizer="muon",  # after one epoch 64% against AdamW's 59% at its own best rate
+            optimizer="nmuon",  # Muon with Nesterov momentum: after one epoch 64%, AdamW 59%
             warmup_epochs=0.25,
             min_lr=6e-6,
             clip_grad=1.0,
             image_size=32,
             mean=(0.4914, 0.4822, 0.4465),
             std=(0.2470, 0.2435, 0.2616),
-            sizes=(16, 20, 24, 24, 28, 32),
+            sizes=(16, 20, 20, 24, 24, 32),
             pipeline="memory",
-            shift=3.0,
-            zoom=1.25,
+            canvas=37,  # the benchmark's own resize: round(32 * 256 / 224)
         ),
         Recipe(
             name="cpu-scenes",
             summary="the bundled .scenes weights: pico models at 64 px, on two CPU cores",
-            epochs=10,
+            epochs=6,
             batch_size=64,
-            lr=2e-3,
+            lr=4e-3,
             lr_batch_size=64,
-            warmup_epochs=0.5,
-            min_lr=2e-6,
+            optimizer="nmuon",
+            warmup_epochs=0.25,
+            min_lr=4e-6,
             clip_grad=1.0,
             image_size=64,
             mean=(0.5, 0.5, 0.5),
             std=(0.18, 0.18, 0.18),
             pipeline="memory",
-            shift=4.0,
-            zoom=1.2,
+            canvas=72,
         ),
     )
 }

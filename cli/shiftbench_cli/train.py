@@ -1,0 +1,272 @@
+"""`shiftbench train`: train or fine-tune a bundled model with a named recipe."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import timm
+import torch
+from torch import nn
+
+import aft_models
+from aft_models.errors import AftModelsError
+from aft_models.training.checkpoint import Identity
+from aft_models.training.export import Source, export
+from aft_models.training.finetune import load_backbone
+from aft_models.training.logbook import Row
+from aft_models.training.loop import train
+from aft_models.training.machine import PRECISIONS, Machine
+from aft_models.training.meter import Progress
+from aft_models.training.processes import Processes
+from aft_models.training.recipe import Recipe, get_recipe, override
+from aft_models.weights import load_state_dict
+from shiftbench import distributed
+from shiftbench.datasets import load_dataset
+from shiftbench.errors import ShiftbenchError, UsageError
+from shiftbench.models.checkpoint import read_state_dict
+from shiftbench.registry import unknown_name
+from shiftbench.statistics import wilson
+from shiftbench_cli import render
+from shiftbench_cli.main import INTERRUPTED
+from shiftbench_cli.training_data import Inputs, Scores
+
+LINE_SECONDS = 10.0  # between two lines of progress
+
+
+class _Command(click.Command):
+    """Keeps the words of the command line, for the processes that `--nproc` starts."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["words"] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of the command, as click hands them over."""
+
+    model: str
+    data: str
+    recipe: str
+    changes: tuple[str, ...]
+    output: Path
+    pretrained: bool
+    checkpoint: Path | None
+    train_split: str
+    split: str | None
+    limit: int | None
+    download: bool
+    shift_every: int
+    shift_images: int
+    workers: int
+    device: str
+    precision: str
+    compiled: bool
+    channels_last: bool
+    nproc: int
+    seed: int
+    resume: bool
+    form: str
+    quiet: bool
+
+    @property
+    def architecture(self) -> str:
+        """The model's name without the tag of trained weights."""
+        return self.model.partition(".")[0]
+
+    def check(self) -> None:
+        """Refuses options that contradict each other, before anything is loaded."""
+        if self.architecture not in aft_models.PRESETS:
+            raise unknown_name("model to train", self.architecture, aft_models.PRESETS)
+        if self.pretrained and self.checkpoint is not None:
+            raise UsageError("--pretrained and --checkpoint both give weights: leave one out")
+        if self.pretrained and "." not in self.model:
+            raise UsageError(
+                f"--pretrained starts from bundled weights, and {self.model!r} names none: add "
+                "their tag, as in xcit_pico_6_p4_af.cifar10, or give a file with --checkpoint"
+            )
+        if not self.pretrained and "." in self.model:
+            raise UsageError(
+                f"{self.model!r} names trained weights: add --pretrained to start from them, or "
+                f"train {self.architecture!r} from scratch"
+            )
+
+
+@click.command(cls=_Command, name="train")
+@click.option("-m", "--model", required=True, help="A bundled model: xcit_nano_12_p16_af, ...")
+@click.option("-d", "--data", required=True, metavar="NAME[:PATH]", help="What to learn.")
+@click.option("--recipe", required=True, help="See `shiftbench list recipes`.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="FIELD=VALUE", help="Change a recipe. Repeatable."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Run folder.")
+@click.option("--pretrained", is_flag=True, help="Fine-tune the bundled weights that -m names.")
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), help="Fine-tune weights from a file or folder."
+)
+@click.option("--train-split", default="train", show_default=True)
+@click.option("--split", help="Part to score on. Default: the one people evaluate on.")
+@click.option("--limit", type=click.IntRange(min=1), help="Balanced subset of either part.")
+@click.option("--download", is_flag=True, help="Let a data set be downloaded.")
+@click.option(
+    "--shift-every", default=10, show_default=True, help="Epochs between shift scores; 0: at end."
+)
+@click.option("--shift-images", default=500, show_default=True, help="Images for shift scores.")
+@click.option("-j", "--workers", type=click.IntRange(min=0), default=4, show_default=True)
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
+@click.option("--precision", type=click.Choice(list(PRECISIONS)), default="fp32", show_default=True)
+@click.option("--compile", "compiled", is_flag=True, help="torch.compile the model.")
+@click.option("--channels-last", is_flag=True, help="Memory layout that tensor cores like.")
+@click.option(
+    "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Processes."
+)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--resume/--fresh", default=True, help="Go on from the last epoch (default), or not.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="What stdout gets.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> int:
+    """Train or fine-tune a bundled model with a named recipe.
+
+    The run folder gets last.pt and best.pt, log.csv, curves.png and, at the end, export/: weights
+    with a card that `shiftbench run -m MODEL --checkpoint DIR/export` takes.
+    """
+    request = Request(**options)
+    request.check()
+    recipe = override(get_recipe(request.recipe).for_model(request.architecture), request.changes)
+    if request.nproc > 1 and not distributed.in_torchrun():
+        return distributed.launch(request.nproc, ["shiftbench_cli", "train", *ctx.meta["words"]])
+    cuda = "cuda" in request.device or (request.device == "auto" and torch.cuda.is_available())
+    with distributed.joined(cuda=cuda) as group:
+        try:
+            return _train(request, recipe, Processes(group.rank, group.size), group.local_rank)
+        except (ShiftbenchError, AftModelsError) as error:
+            if group.is_main:
+                raise
+            return getattr(error, "exit_code", 2)  # the main process says it
+        except KeyboardInterrupt:
+            if group.is_main and not distributed.is_launched():
+                raise
+            sys.exit(INTERRUPTED)
+
+
+def _train(request: Request, recipe: Recipe, processes: Processes, local_rank: int) -> int:
+    machine = Machine(
+        _device(request.device, processes, local_rank),
+        request.precision,
+        request.compiled,
+        request.channels_last,
+    )
+    data, scored = (
+        load_dataset(
+            request.data,
+            split=split,
+            limit=request.limit,
+            seed=request.seed,
+            download=request.download,
+        )
+        for split in (request.train_split, request.split)
+    )
+    model = _build(request, recipe, len(data.class_names))
+    inputs = Inputs(recipe, processes, request.workers, request.seed)
+    identity = Identity(request.model, recipe, request.seed, len(data.class_names))
+    scores = Scores(scored, inputs, machine, every=request.shift_every, images=request.shift_images)
+    outcome = train(
+        model,
+        inputs.training(data),
+        identity=identity,
+        folder=request.output,
+        machine=machine,
+        processes=processes,
+        evaluate=scores,
+        report=_Lines(quiet=request.quiet or not processes.leads),
+        resume=request.resume,
+    )
+    if processes.leads:
+        folder = export(
+            outcome,
+            request.output / "export",
+            identity=identity,
+            source=Source(
+                data.name, f"{data.name} {data.split}, {len(data)} images", data.class_names
+            ),
+        )
+        _print_result(outcome.rows[-1], scores.counts, folder, request.form)
+    return 0
+
+
+def _build(request: Request, recipe: Recipe, classes: int) -> nn.Module:
+    """The model with the weights that training starts from, the same in every process."""
+    torch.manual_seed(request.seed)
+    model: nn.Module = timm.create_model(
+        request.architecture,
+        num_classes=classes,
+        img_size=recipe.image_size,
+        drop_path_rate=recipe.drop_path,
+    )
+    if request.pretrained:
+        load_backbone(model, load_state_dict(request.model))
+    elif request.checkpoint is not None:
+        load_backbone(model, read_state_dict(request.checkpoint))
+    return model
+
+
+def _device(name: str, processes: Processes, local_rank: int) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and processes.count > 1:
+        name = f"cuda:{local_rank}"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"expected auto, cpu, cuda[:i] or mps as device, got {name!r}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("no CUDA device here: use --device cpu")
+    return device
+
+
+class _Lines:
+    """A line of progress on stderr now and then."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._last = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if self._quiet or (now - self._last < LINE_SECONDS and progress.update != progress.updates):
+            return
+        self._last = now
+        left = timedelta(seconds=round(progress.seconds_left))
+        click.echo(
+            f"epoch {progress.epoch + 1}/{progress.epochs}  update {progress.update}/"
+            f"{progress.updates}  loss {progress.loss:.3f}  "
+            f"{progress.images_per_second:.0f} img/s  {left} left",
+            err=True,
+        )
+
+
+def _print_result(row: Row, counts: Mapping[str, int], folder: Path, form: str) -> None:
+    scores = {name: wilson(round(row[name] * n), n) for name, n in counts.items()}
+    if form == "json":
+        found = {name: vars(score) for name, score in scores.items()}
+        click.echo(json.dumps({"export": str(folder), "epochs": row["epoch"], "scores": found}))
+        return
+    for name, score in scores.items():
+        click.echo(f"{name.replace('_', ' ')}: {render.percent(score)}, n={score.n:,}")
+    click.echo(f"weights: {folder}")

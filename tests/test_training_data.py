@@ -1,0 +1,134 @@
+"""Batches: windows of real pixels, the same for any split of the work, timm's parts in workers."""
+
+import dataclasses
+
+import pytest
+import torch
+from PIL import Image
+from training_runs import NORMALISATION, RECIPE, scenes
+
+from aft_models.errors import AftModelsError
+from aft_models.training.augment import Windows, centre, resized
+from aft_models.training.data import LoaderBatches, MemoryBatches, PixelSet, mixed_seed
+from aft_models.training.evaluate import PixelBatches, accuracy
+from aft_models.training.machine import Machine
+from aft_models.training.processes import Processes
+
+
+def test_a_window_is_a_slice_and_a_mirrored_one_its_reflection() -> None:
+    images = torch.arange(2 * 3 * 6 * 6).reshape(2, 3, 6, 6)
+    windows = Windows(torch.tensor([0, 2]), torch.tensor([1, 0]), torch.tensor([False, True]), 4)
+    cut = windows.cut(images)
+    assert torch.equal(cut[0], images[0, :, 0:4, 1:5])
+    assert torch.equal(cut[1], images[1, :, 2:6, 0:4].flip(2))
+
+
+def test_windows_reach_every_place_and_no_other() -> None:
+    generator = torch.Generator().manual_seed(0)
+    windows = Windows.draw(500, 10, 8, flip=0.5, generator=generator)
+    assert windows.top.unique().tolist() == windows.left.unique().tolist() == [0, 1, 2]
+    assert 0.4 < windows.mirrored.double().mean() < 0.6
+    still = Windows.draw(20, 8, 8, flip=0.0, generator=generator)
+    images = torch.rand(20, 3, 8, 8)
+    assert torch.equal(still.cut(images), images)
+
+
+def test_the_centre_is_where_the_benchmark_looks() -> None:
+    images = torch.arange(37 * 37).reshape(1, 1, 37, 37)
+    assert torch.equal(centre(images, 32), images[..., 2:34, 2:34])
+
+
+def test_resizing_to_the_same_size_changes_nothing_and_keeps_a_constant() -> None:
+    images = torch.rand(2, 3, 8, 8)
+    assert resized(images, 8) is images
+    torch.testing.assert_close(resized(torch.ones(1, 3, 8, 8), 5), torch.ones(1, 3, 5, 5))
+
+
+@pytest.mark.parametrize(("count", "accumulate"), [(1, 4), (2, 1), (2, 2)])
+def test_shares_of_an_update_add_up_to_the_whole(count: int, accumulate: int) -> None:
+    data = scenes(32)
+    whole = list(MemoryBatches(data, RECIPE, NORMALISATION).epoch(1))
+    recipe = dataclasses.replace(RECIPE, accumulate=accumulate)
+    shares = [
+        list(MemoryBatches(data, recipe, NORMALISATION, processes=Processes(rank, count)).epoch(1))
+        for rank in range(count)
+    ]
+    steps = [shares[rank][step] for step in range(accumulate) for rank in range(count)]
+    assert torch.equal(torch.cat([images for images, _ in steps]), whole[0][0])
+    assert torch.equal(torch.cat([labels for _, labels in steps]), whole[0][1])
+
+
+def test_an_epoch_is_the_same_again_and_unlike_the_next() -> None:
+    batches = MemoryBatches(scenes(32), RECIPE, NORMALISATION)
+    first, again, second = (next(batches.epoch(epoch))[0] for epoch in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+
+
+def test_sizes_change_with_the_epochs() -> None:
+    recipe = dataclasses.replace(RECIPE, sizes=(8, 12, 16))
+    batches = MemoryBatches(scenes(32), recipe, NORMALISATION)
+    assert [next(batches.epoch(epoch))[0].shape[-1] for epoch in range(3)] == [8, 12, 16]
+
+
+def test_a_batch_that_does_not_fit_is_a_clear_error() -> None:
+    with pytest.raises(AftModelsError, match="8 training images do not fill one batch of 16"):
+        MemoryBatches(scenes(8), RECIPE, NORMALISATION)
+    with pytest.raises(AftModelsError, match="16 does not divide into 3 processes"):
+        MemoryBatches(scenes(32), RECIPE, NORMALISATION, processes=Processes(0, 3))
+
+
+class Pictures:
+    """Images of one colour each, whose label is their brightness."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.new("RGB", (20, 30), (10 * index,) * 3), index
+
+
+def test_pixels_are_resized_to_the_shorter_side_and_cropped_in_the_middle() -> None:
+    pixels = PixelSet.load(Pictures(), 10)
+    assert pixels.images.shape == (24, 3, 10, 10)
+    assert torch.equal(pixels.images[:, 0, 0, 0], 10 * pixels.labels.to(torch.uint8))
+
+
+def test_the_loader_repeats_augmented_views_and_repeats_itself() -> None:
+    recipe = dataclasses.replace(
+        RECIPE,
+        pipeline="loader",
+        batch_size=12,
+        rand_augment="rand-m9-mstd0.5-inc1",
+        random_erasing=0.25,
+        repeated_augmentation=3,
+    )
+    batches = LoaderBatches(Pictures(), recipe, NORMALISATION, seed=5)
+    epoch = list(batches.epoch(0))
+    assert [images.shape for images, _ in epoch] == [(12, 3, 16, 16)] * 2
+    labels = torch.cat([labels for _, labels in epoch])
+    assert labels.unique(return_counts=True)[1].tolist() == [3] * 8
+    again = torch.cat([labels for _, labels in batches.epoch(0)])
+    assert torch.equal(labels, again)
+    other = LoaderBatches(Pictures(), recipe, NORMALISATION, seed=6)
+    assert not torch.equal(torch.cat([labels for _, labels in other.epoch(0)]), labels)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_accuracy_counts_every_image_once(count: int) -> None:
+    data = PixelSet.load(Pictures(), 4)
+    shares = [PixelBatches(data, NORMALISATION, 5, Processes(rank, count)) for rank in range(count)]
+    seen = torch.cat([labels for share in shares for _, labels in share])
+    assert sorted(seen.tolist()) == list(range(24))
+
+    class Always(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(torch.full((len(images),), 7), 24).float()
+
+    everything = PixelBatches(data, NORMALISATION, 5, Processes())
+    assert accuracy(Always(), everything, Machine(), Processes()) == 1 / 24
+
+
+def test_neighbouring_seeds_are_far_apart() -> None:
+    seeds = {mixed_seed(seed, epoch) for seed in range(20) for epoch in range(20)}
+    assert len(seeds) == 400
