@@ -11,11 +11,13 @@ very pixel p + n seen from f, and a camera that moved by whole pixels sees a cro
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields
 from fractions import Fraction
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from shiftbench.datasets.scenes_world import (
@@ -30,7 +32,7 @@ from shiftbench.datasets.scenes_world import (
 from shiftbench.grid import Offset
 
 NODES = np.array([-0.5, 0.5]) / math.sqrt(3)  # Gauss-Legendre, in pixels from the centre
-CHUNK = 16  # images evaluated together: enough to hide the cost of a call, few enough for the cache
+CHUNK = 32  # images evaluated together: enough to hide the cost of a call, few enough for the cache
 
 
 def split_offset(offset: float) -> tuple[int, float]:
@@ -73,8 +75,11 @@ def _background(world: World, ys: Floats, xs: Floats) -> Tensor:
     return image.add_(torch.from_numpy(world.ground)[:, :, None, None]).float()
 
 
-def _turned(y: Floats, x: Floats, angle: Floats, scale: Floats, shift: Floats) -> list[Tensor]:
+def _turned(
+    y: Floats, x: Floats, angle: Floats, scale: Floats, shift: Floats | None = None
+) -> list[Tensor]:
     """The axes (u, v) of an object as float32 fields (B, nodes, H, nodes, W)."""
+    shift = np.zeros((len(angle), 2)) if shift is None else shift
     cos, sin = (f(angle)[:, None, None] for f in (np.cos, np.sin))
     axes = []
     for along_x, along_y, k in ((cos, sin, 0), (-sin, cos, 1)):
@@ -86,20 +91,29 @@ def _turned(y: Floats, x: Floats, angle: Floats, scale: Floats, shift: Floats) -
 
 
 def _object(world: World, ys: Floats, xs: Floats) -> tuple[Tensor, Tensor]:
-    """Coverage of each pixel by the object, and coverage times weave: float32 (B, H, W).
-
-    All scenes of `world` must be of one class.
-    """
-    weave, outline = CLASSES[world.label[0]]
+    """Coverage of each pixel by the object, and coverage times weave: float32 (B, H, W)."""
     y = ys - world.centre[:, 0, None, None]
     x = xs - world.centre[:, 1, None, None]
-    one, none = np.ones(len(world)), np.zeros((len(world), 2))
-    distance = OUTLINES[outline](*_turned(y, x, world.angle, one, none))
-    radius = torch.from_numpy(world.radius).float()[:, None, None, None, None]
-    inside = (radius - distance).div_(EDGE).add_(0.5).clamp_(0, 1)
-    phase = none if weave == "ringed" else world.weave_phase
-    thread = WEAVES[weave](*_turned(y, x, world.weave_angle, world.period, phase))
+    weave_names, outline_names = zip(*(CLASSES[label] for label in world.label), strict=True)
+    inside, thread = torch.empty((2, len(world), *ys.shape, *xs.shape))
+    for name, rows in _groups(outline_names):
+        part = _take(world, rows)
+        size = np.ones(len(part))
+        distance = OUTLINES[name](*_turned(y[rows], x[rows], part.angle, size))
+        radius = torch.from_numpy(part.radius).float()[:, None, None, None, None]
+        inside[rows] = (radius - distance).div_(EDGE).add_(0.5).clamp_(0, 1)
+    for name, rows in _groups(weave_names):
+        part = _take(world, rows)
+        thread[rows] = WEAVES[name](
+            *_turned(y[rows], x[rows], part.weave_angle, part.period, part.weave_phase)
+        )
     return _over_nodes(inside), _over_nodes(thread.mul_(inside))
+
+
+def _groups(names: Sequence[str]) -> list[tuple[str, NDArray[np.intp]]]:
+    """Each name with the rows that carry it."""
+    column = np.asarray(names)
+    return [(str(name), np.flatnonzero(column == name)) for name in np.unique(column)]
 
 
 def _over_nodes(field: Tensor) -> Tensor:
@@ -107,7 +121,7 @@ def _over_nodes(field: Tensor) -> Tensor:
     return (field[:, 0, :, 0] + field[:, 1, :, 0] + field[:, 0, :, 1] + field[:, 1, :, 1]) * 0.25
 
 
-def _take(world: World, rows: np.ndarray) -> World:
+def _take(world: World, rows: NDArray[np.intp]) -> World:
     ripples = Ripples(*(getattr(world.ripples, f.name)[rows] for f in fields(Ripples)))
     rest = {f.name: getattr(world, f.name)[rows] for f in fields(World) if f.name != "ripples"}
     return World(**rest, ripples=ripples)
@@ -118,19 +132,18 @@ def render(world: World, view: int, margin: int, offset: Offset) -> Tensor:
     ys, xs = _axis(view, margin, offset.dy), _axis(view, margin, offset.dx)
     side = view + 2 * margin
     images = torch.empty((len(world), 3, side, side), dtype=torch.uint8)
-    order = np.argsort(world.label, kind="stable")
-    for same_class in np.split(order, np.flatnonzero(np.diff(world.label[order])) + 1):
-        for start in range(0, len(same_class), CHUNK):
-            rows = same_class[start : start + CHUNK]
-            part = _take(world, rows)
-            image = _background(part, ys, xs)
-            cover, thread = (field[:, None] for field in _object(part, ys, xs))
-            body, contrast = (
-                torch.from_numpy(colour).float()[:, :, None, None]
-                for colour in (part.body, part.thread)
-            )
-            image.mul_(1 - cover).add_(cover * body).add_(thread * contrast)
-            images[rows] = image.mul_(255).add_(0.5).clamp_(0, 255).to(torch.uint8)
+    order = np.argsort(world.label, kind="stable")  # few classes in a chunk: few, large operations
+    for start in range(0, len(world), CHUNK):
+        rows = order[start : start + CHUNK]
+        part = _take(world, rows)
+        image = _background(part, ys, xs)
+        cover, thread = (field[:, None] for field in _object(part, ys, xs))
+        body, contrast = (
+            torch.from_numpy(colour).float()[:, :, None, None]
+            for colour in (part.body, part.thread)
+        )
+        image.mul_(1 - cover).add_(cover * body).add_(thread * contrast)
+        images[rows] = image.mul_(255).add_(0.5).clamp_(0, 255).to(torch.uint8)
     return images
 
 
@@ -153,9 +166,10 @@ class CameraViews:
         (down, phase_y), (right, phase_x) = split_offset(offset.dy), split_offset(offset.dx)
         if max(abs(down), abs(right)) > self._margin:
             return render(_take(self._world, wanted.numpy()), self._view, 0, offset)
-        canvases = self._canvases(Offset(phase_y, phase_x), wanted)[wanted]
+        canvases = self._canvases(Offset(phase_y, phase_x), wanted)
         top, left = self._margin + down, self._margin + right
-        return canvases[:, :, top : top + self._view, left : left + self._view]
+        views = canvases[:, :, top : top + self._view, left : left + self._view]
+        return views[wanted]
 
     def _canvases(self, phase: Offset, wanted: Tensor) -> Tensor:
         side = self._view + 2 * self._margin

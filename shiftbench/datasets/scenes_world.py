@@ -199,8 +199,10 @@ def draw_world(seed: int, split: str, indices: Sequence[int]) -> World:
         )
     )
     contrast = draws.uniform(0.15, 0.4, 1) * np.where(draws.uniform(0, 1, 1) < 0.5, -1, 1)
+    label = np.asarray(indices, dtype=np.int64) % len(CLASSES)
+    concentric = np.array([weave == "ringed" for weave, _ in CLASSES])[label]
     return World(
-        label=np.asarray(indices, dtype=np.int64) % len(CLASSES),
+        label=label,
         ground=draws.uniform(0.3, 0.7, 3),
         ripples=ripples,
         centre=draws.uniform(-9, 9, 2) * PIXEL,
@@ -208,7 +210,7 @@ def draw_world(seed: int, split: str, indices: Sequence[int]) -> World:
         angle=draws.uniform(0, 2 * np.pi),
         weave_angle=draws.uniform(0, 2 * np.pi),
         period=draws.uniform(2.4, 3.6) * PIXEL,
-        weave_phase=draws.uniform(0, 1, 2),
+        weave_phase=draws.uniform(0, 1, 2) * ~concentric[:, None],
         body=draws.uniform(0.25, 0.75, 3),
         thread=contrast * (1 + draws.uniform(-0.5, 0.5, 3)),
     )
