@@ -105,7 +105,7 @@ def test_torchvision_model_has_its_own_preprocessing() -> None:
 def test_transformers_folder(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.CvtConfig(
-        num_labels=7, embed_dim=[8, 8, 8], depth=[1, 1, 3], num_heads=[1, 1, 1]
+        num_labels=7, embed_dim=[8, 8, 8], depth=[1, 2, 3], num_heads=[1, 1, 1]
     )
     torch.manual_seed(0)
     model = transformers.CvtForImageClassification(config).eval()

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -16,6 +15,7 @@ from shiftbench.work import Tally, Watcher
 from shiftbench_cli import render
 
 PLAIN_SECONDS = 10.0  # between two plain lines of the same task
+ROOM_FOR_BARS = 100  # columns: on narrower terminals the counts alone say how far it is
 
 
 class RunProgress:
@@ -28,31 +28,37 @@ class RunProgress:
     def remark(self, text: str) -> None:
         """A sentence besides the lines."""
 
+    def close(self) -> None:
+        """Ends what is live."""
+
 
 class LiveProgress(RunProgress):
-    """One live line per model and task."""
+    """One live line per model and task, below the name of the model."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self.bars = Progress(
-            TextColumn("{task.description}", table_column=None),
-            BarColumn(bar_width=10),
-            TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[rest]}"),
-            console=console,
-            transient=False,
-        )
+        self._lines: Progress | None = None
 
     def model(self, name: str) -> Watcher:
         """Lines of a new model below those of the last."""
+        self.close()
         self._console.print(Text(name, style="bold"))
-        lines: dict[str, TaskID] = {}
+        bar = [BarColumn(bar_width=12)] if self._console.width >= ROOM_FOR_BARS else []
+        lines = self._lines = Progress(
+            TextColumn("{task.description}"),
+            *bar,
+            TextColumn("{task.completed}/{task.total}", justify="right"),
+            TextColumn("{task.fields[state]}"),
+            console=self._console,
+        )
+        lines.start()
+        ids: dict[str, TaskID] = {}
 
         def watch(tally: Tally) -> None:
-            if tally.task not in lines:
-                lines[tally.task] = self.bars.add_task(_words(tally.task), rest="")
-            self.bars.update(
-                lines[tally.task], completed=tally.done, total=tally.total, rest=_state(tally)
+            if tally.task not in ids:
+                ids[tally.task] = lines.add_task(_words(tally.task), state="")
+            lines.update(
+                ids[tally.task], completed=tally.done, total=tally.total, state=_state(tally)
             )
 
         return watch
@@ -60,6 +66,11 @@ class LiveProgress(RunProgress):
     def remark(self, text: str) -> None:
         """Prints above the live lines."""
         self._console.print(Text(text))
+
+    def close(self) -> None:
+        """Leaves the lines as they are."""
+        if self._lines is not None:
+            self._lines.stop()
 
 
 class PlainProgress(RunProgress):
@@ -81,7 +92,8 @@ class PlainProgress(RunProgress):
                 return
             last[tally.task] = now
             closed.update({tally.task} if finished else ())
-            self.remark(f"{name}: {_words(tally.task)} {tally.done}/{tally.total} {_state(tally)}")
+            line = f"{name}: {_words(tally.task)} {tally.done}/{tally.total} {_state(tally)}"
+            self.remark(line.rstrip())
 
         return watch
 
@@ -99,11 +111,25 @@ def _state(tally: Tally) -> str:
     words = []
     if tally.measured and tally.seconds > 0:
         speed = tally.measured / tally.seconds
-        left = timedelta(seconds=round((tally.total - tally.done) / speed))
-        words += [f"{speed:.1f} img/s", f"{tally.passes:,} passes", f"{left} left"]
+        left = round((tally.total - tally.done) / speed)
+        words += [f"{speed:.1f} img/s", f"{_short(tally.passes)} passes", f"{_clock(left)} left"]
     if tally.score is not None:
         words.append(f"{100 * tally.score.value:.1f}%")
-    return "  ".join(words)
+    return " ".join(words)
+
+
+def _short(count: int) -> str:
+    """Four digits at most: 950, 27.0k, 98.3M."""
+    if count < 1000:
+        return str(count)
+    return f"{count / 1e3:.1f}k" if count < 999_950 else f"{count / 1e6:.1f}M"
+
+
+def _clock(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d}"
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 class _LogLines(logging.Handler):
@@ -134,11 +160,8 @@ def run_progress(*, quiet: bool, speak: bool = True) -> Iterator[RunProgress]:
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        if isinstance(progress, LiveProgress):
-            with progress.bars:
-                yield progress
-        else:
-            yield progress
+        yield progress
     finally:
+        progress.close()
         logger.removeHandler(handler)
         logger.propagate = True

@@ -40,7 +40,7 @@ def _write_csv(records: Sequence[Record]) -> None:
 
 
 def _write_table(records: Sequence[Record]) -> None:
-    """A block per score with a line per model, so that models are read against each other."""
+    """A line per score; with several models a block per score, to read them against each other."""
     if not records:
         return
     blocks: dict[str, list[tuple[str, Score, bool]]] = {}
@@ -49,15 +49,19 @@ def _write_table(records: Sequence[Record]) -> None:
             blocks.setdefault(label, []).append((record.model.name, score, bound))
     rows: list[tuple[str, ...]] = []
     for label, entries in blocks.items():
-        for i, (model, score, bound) in enumerate(entries):
+        if len(records) > 1:
+            rows.append((label, "", "", ""))
+        for model, score, bound in entries:
             value = f"{'≤' if bound else ''}{100 * score.value:.1f}"
             interval = f"[{100 * score.low:.1f}, {100 * score.high:.1f}]"
-            rows.append((label if i == 0 else "", model, value, interval, str(score.n)))
+            name = f"  {model}" if len(records) > 1 else label
+            rows.append((name, value, interval, str(score.n)))
     sampled = any(bound for entries in blocks.values() for _, _, bound in entries)
+    data = ", ".join(sorted({f"{record.data.name}/{record.data.split}" for record in records}))
     render.print_table(
-        ("score", "model", "%", "95% interval", "n"),
+        ("score", "%", "95% interval", "n"),
         rows,
-        title=", ".join(sorted({f"{r.data.name}/{r.data.split}" for r in records})),
+        title=data if len(records) > 1 else f"{records[0].model.name} on {data}",
         caption="≤: only some offsets were tried, so this is an upper bound" if sampled else None,
         numeric=("%", "95% interval", "n"),
     )
