@@ -1,6 +1,7 @@
 """Loading: the same canvases whatever the workers, and bad images reported by name."""
 
 import multiprocessing
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,27 @@ def test_scenes_are_rendered_on_the_lattice_of_the_view() -> None:
     pixels, labels, _, _ = together(canvases(scenes, geometry, [4, 1], batch_size=1, workers=3))
     assert torch.equal(pixels, scenes.render([4, 1], 16, 9))
     assert labels == [4, 1]
+
+
+class Deadly:
+    """A data set that takes its process down, as a decoder that runs out of memory does."""
+
+    name, split, class_names = "deadly", "test", ("0",)
+    keys, labels = ("a", "b"), (0, 0)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        os._exit(1)
+
+    def fingerprint(self, *, content: bool = False) -> str:
+        return "0"
+
+
+def test_death_of_a_worker_is_one_sentence() -> None:
+    with pytest.raises(DataError, match=r"loading process died.*fewer --workers than 1"):
+        list(canvases(Deadly(), GEOMETRY, workers=1))
 
 
 def _first_batch(data: ImageSet, geometry: Geometry) -> list[int]:

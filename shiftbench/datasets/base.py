@@ -86,7 +86,6 @@ class Request:
 
     path: Path | None = None  # what follows the colon
     split: str | None = None  # None: the source's own choice, the one people evaluate on
-    seed: int = 0  # of generated data
     download: bool = False  # whether the network may be used
     class_map: Path | None = None  # JSON or CSV from folder names to class indices
 

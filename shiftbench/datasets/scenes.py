@@ -97,7 +97,7 @@ class Scenes:
 def _load(request: Request) -> Scenes:
     if request.path is not None:
         raise UsageError(f"scenes has no files: write scenes, without ':{request.path}'")
-    return Scenes(request.split or "test", seed=request.seed)
+    return Scenes(request.split or "test")
 
 
 SOURCES.register(
