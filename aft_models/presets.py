@@ -28,6 +28,8 @@ _SIZES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "small_12": ({"dim": 384, "depth": 12, "num_heads": 8}, (16, 8)),
 }
 
+_APS: dict[str, Any] = {"padding": "circular", "downsample": "aps", "positional": False}
+
 _ALIAS_FREE: dict[str, Any] = {
     "padding": "circular",
     "downsample": "af",
@@ -41,7 +43,8 @@ _ALIAS_FREE: dict[str, Any] = {
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "": {},
-    "aps": {"padding": "circular", "downsample": "aps", "positional": False},
+    "aps": _APS,
+    "aps_avgpool": {**_APS, "head": "avgpool"},  # of the paper's table by batch size
     "af": _ALIAS_FREE,
     "af_avgpool": {**_ALIAS_FREE, "head": "avgpool"},
     "af_poly": {**_ALIAS_FREE, "embed_activation": "af_poly", "block_activation": "af_poly"},

@@ -82,11 +82,13 @@ class Table:
     def best(self, column: str) -> float | None:
         """The highest score of a column, in percent to one decimal as people see it.
 
-        Upper bounds do not compete: a search that looked less hard is not a better model.
+        Upper bounds do not compete: a search that looked less hard is not a better model. Where all
+        are equal, none is best.
         """
         cells = [row.cells[column] for row in self.rows]
-        exact = [c.rank for c in cells if isinstance(c, Measured) and not c.upper_bound]
-        return round(100 * max(exact), 1) if exact else None
+        exact = {c.rank for c in cells if isinstance(c, Measured) and not c.upper_bound}
+        shown = {round(100 * value, 1) for value in exact}
+        return max(shown) if len(shown) > 1 else None
 
 
 def shown_radius(records: Sequence[Record], attack: str, max_shift: int | None = None) -> int:

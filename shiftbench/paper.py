@@ -152,8 +152,8 @@ def _polynomial(row: Row) -> list[Claim]:
 @_register("batch_size", "appendix", "XCiT-Nano by training batch size")
 def _batch_size(row: Row) -> list[Claim]:
     # The paper's aps and af models of this table pool their tokens.
-    pooled = {"_af": "_avgpool", "aps": ",head=avgpool"}
-    model = row["model"] + pooled.get(row["model"][-3:], "")
+    pools = row["model"].endswith(("_aps", "_af"))
+    model = row["model"] + ("_avgpool" if pools else "")
     return _claims(
         "batch_size",
         row,

@@ -123,7 +123,8 @@ def test_markdown_shows_intervals_marks_the_best_and_splits_data_sets(tmp_path: 
 def test_upper_bounds_are_marked_and_never_best():
     exact = make_record("exact", broken={"crop": spread(10, [1, 2])})
     loose = make_record("loose", broken={"crop": spread(10, [1])}, settings={"mode": "sampled:4"})
-    table = build_table([exact, loose])
+    assert build_table([exact, loose]).best("adversarial_crop") is None  # nothing to compare with
+    table = build_table([exact, make_record("worse", broken={"crop": spread(10, [5])}), loose])
     assert table.best("adversarial_crop") == 70.0
     markdown = to_markdown(table)
     assert "≤ 90.0" in markdown

@@ -101,4 +101,5 @@ def command(
     if gallery is not None:
         made = build_gallery(comparison, attack=attack, data=data, size=gallery_size)
         write_gallery(made, gallery)
-        click.echo(f"{gallery}: {len(made.exhibits)} images", err=True)
+        count = len(made.exhibits)
+        click.echo(f"{gallery}: {count} image{'' if count == 1 else 's'}", err=True)

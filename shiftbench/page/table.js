@@ -66,9 +66,10 @@ function valueCell(record, column, best) {
   return element("td", { ...label, title: `${interval(value)}, n = ${count(value.n)}` }, element("span", { class: isBest ? "best" : null }, `${bound ? "≤ " : ""}${percent(value.value)}`), element("small", {}, interval(value) + own));
 }
 
+/** The highest score of a column; upper bounds do not compete, and where all are equal none is best. */
 function bestOf(records, column) {
   const exact = records.filter((r) => !isBound(r, column)).map((r) => cell(r, column)).filter(isScore).map((score) => score.value);
-  return exact.length > 1 ? percent(Math.max(...exact)) : null;
+  return new Set(exact.map(percent)).size > 1 ? percent(Math.max(...exact)) : null;
 }
 
 function drawTable() {
