@@ -29,15 +29,15 @@ from shiftbench.datasets.scenes_world import (
     Ripples,
     World,
 )
-from shiftbench.grid import Offset
+from shiftbench.grid import MAX_DENOMINATOR, Offset
 
 NODES = np.array([-0.5, 0.5]) / math.sqrt(3)  # Gauss-Legendre, in pixels from the centre
 CHUNK = 32  # images evaluated together: enough to hide the cost of a call, few enough for the cache
 
 
 def split_offset(offset: float) -> tuple[int, float]:
-    """Whole pixels and the phase in [0, 1): exact for fractions with denominators up to 1000."""
-    exact = Fraction(offset).limit_denominator(1000)
+    """Whole pixels and the phase in [0, 1), exact for every offset of a grid."""
+    exact = Fraction(offset).limit_denominator(MAX_DENOMINATOR)
     whole = math.floor(exact)
     return whole, float(exact - whole)
 
