@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from aft_models.errors import AftModelsError
 from aft_models.layers.attention import AliasFreeClassAttention
 from aft_models.layers.blocks import XcaBlock, token_norm
-from aft_models.layers.patch_embed import ConvPatchEmbed, Padding
+from aft_models.layers.patch_embed import ConvPatchEmbed
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "patch_size": (2, 4, 8, 16, 32),
@@ -43,7 +43,7 @@ class XCiTConfig:
     mlp_ratio: float = 4.0  # hidden width of the MLPs over dim
     class_depth: int = 2  # class-attention blocks
     tokens_norm: bool = True  # class attention normalises all tokens, not the class token alone
-    padding: Padding = "zeros"  # of every convolution: zeros, circular
+    padding: str = "zeros"  # of every convolution: zeros, circular
     downsample: str = "stride"  # how the patch embedding halves the grid: stride, aps, af
     embed_activation: str = "gelu"  # in the patch embedding: gelu, af_gelu, af_poly
     block_activation: str = "gelu"  # in the blocks: gelu, af_gelu, af_poly

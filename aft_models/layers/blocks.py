@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from aft_models.layers.activation import AliasFreeActivation
 from aft_models.layers.attention import ATTENTIONS
 from aft_models.layers.norm import AliasFreeLayerNorm
-from aft_models.layers.patch_embed import Padding
+from aft_models.layers.padding import conv3x3
 
 
 def token_activation(kind: str, channels: int, *, up: int = 2, degree: int = 2) -> nn.Module:
@@ -51,15 +51,12 @@ class LocalPatchInteraction(nn.Module):
         padding: ``"zeros"`` or ``"circular"``.
     """
 
-    def __init__(self, dim: int, activation: nn.Module, *, padding: Padding = "zeros") -> None:
+    def __init__(self, dim: int, activation: nn.Module, *, padding: str = "zeros") -> None:
         super().__init__()
-        depthwise = partial(
-            nn.Conv2d, dim, dim, kernel_size=3, padding=1, groups=dim, padding_mode=padding
-        )
-        self.conv1 = depthwise()
+        self.conv1 = conv3x3(dim, dim, padding=padding, groups=dim)
         self.act = activation
         self.bn = nn.BatchNorm2d(dim)
-        self.conv2 = depthwise()
+        self.conv2 = conv3x3(dim, dim, padding=padding, groups=dim)
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """Tokens ``(B, N, C)`` to the same shape."""
@@ -99,7 +96,7 @@ class XcaBlock(nn.Module):
         activation: str = "gelu",
         norm: str = "layer",
         norm_mean: str = "token",
-        padding: Padding = "zeros",
+        padding: str = "zeros",
         up: int = 2,
         degree: int = 2,
         mlp_ratio: float = 4.0,

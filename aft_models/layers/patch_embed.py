@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import cast
 
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
 from aft_models.layers.activation import AliasFreeActivation
+from aft_models.layers.padding import conv3x3
 from aft_models.layers.polyphase import ApsDownsample
 from aft_models.layers.stem import phasewise_stem
 from aft_models.resample import alias_free_downsample
-
-Padding = Literal["zeros", "circular"]
 
 
 class AliasFreeDownsample(nn.Module):
@@ -59,7 +58,7 @@ class ConvPatchEmbed(nn.Module):
         patch_size: int,
         *,
         in_chans: int = 3,
-        padding: Padding = "zeros",
+        padding: str = "zeros",
         downsample: str = "stride",
         activation: str = "gelu",
         last_activation: bool = False,
@@ -73,15 +72,8 @@ class ConvPatchEmbed(nn.Module):
         layers: list[nn.Module] = []
         previous = in_chans
         for i, width in enumerate(widths):
-            conv = nn.Conv2d(
-                previous,
-                width,
-                kernel_size=3,
-                stride=2 if downsample == "stride" else 1,
-                padding=1,
-                padding_mode=padding,
-                bias=False,
-            )
+            stride = 2 if downsample == "stride" else 1
+            conv = conv3x3(previous, width, padding=padding, stride=stride, bias=False)
             layers.append(nn.Sequential(conv, nn.BatchNorm2d(width)))
             kind = activation if last_activation or i < stages - 1 else None
             tail = _tail(kind, downsample, channels=width, up=up, degree=degree)

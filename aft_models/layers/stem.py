@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_weight
 
 from aft_models.layers.activation import AxisPhases, chunk_images
+from aft_models.layers.padding import fold_border, wrap_border
 from aft_models.layers.pointwise import Pointwise
 from aft_models.resample import contract, working_dtype
 
@@ -63,7 +64,7 @@ def _padded_phases(rows: AxisPhases, columns: AxisPhases, part: Tensor, p: int) 
     """Row phase ``p`` of the image with all its column phases: ``(up * b, channels, ...)``."""
     v = part if p == 0 else contract(rows.forth[p], part, _ROWS)
     phases = [v, *(contract(s, v, _COLUMNS) for s in columns.forth[1:])]
-    return F.pad(torch.cat(phases), (1, 1, 1, 1), mode="circular")
+    return wrap_border(torch.cat(phases), _ROWS)
 
 
 def _forward(
@@ -139,24 +140,13 @@ def _backward(
             if grad_image is not None:
                 target = grad_image[start : start + images]
                 row = torch.zeros_like(part)
-                for r, phase in enumerate(torch.split(_unpad_circular(grad_padded), size)):
+                for r, phase in enumerate(torch.split(fold_border(grad_padded, _ROWS), size)):
                     contract(columns.forth[r].t(), phase, _COLUMNS, out=row, keep=1.0)
                 contract(rows.forth[p].t(), row, _ROWS, out=target, keep=1.0)
     narrow = [g.to(p.dtype) for g, p in zip(param_grads, params, strict=True)]
     if grad_image is not None:
         grad_image = grad_image.to(image.dtype)
     return (grad_image, grad_w.to(weight.dtype), grad_b.to(bias.dtype)), narrow
-
-
-def _unpad_circular(x: Tensor) -> Tensor:
-    """Transpose of a circular padding by one: what fell on the border goes back round."""
-    for axis in (_ROWS, _COLUMNS):
-        n = x.shape[axis] - 2
-        core = x.narrow(axis, 1, n).clone()
-        core.select(axis, n - 1).add_(x.select(axis, 0))
-        core.select(axis, 0).add_(x.select(axis, n + 1))
-        x = core
-    return x
 
 
 def fold_batch_norm(image: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
