@@ -62,8 +62,9 @@ class _Layout:
             return fractional_shift(x, dy, dx)
         if self.form == "channels_last":
             return fractional_shift(x.permute(0, 3, 1, 2), dy, dx).permute(0, 2, 3, 1)
-        patches = x[:, self.prefix :].transpose(1, 2).unflatten(2, (self.height, self.width))
-        moved = fractional_shift(patches, dy, dx).flatten(2).transpose(1, 2)
+        patches = x[:, self.prefix :].transpose(1, 2)  # (B, C, h w)
+        plane = patches.reshape(*patches.shape[:2], self.height, self.width)
+        moved = fractional_shift(plane, dy, dx).flatten(2).transpose(1, 2)
         return torch.cat([x[:, : self.prefix], moved], dim=1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -16,20 +17,18 @@ from shiftbench.results import write_atomic
 from shiftbench_cli import render
 
 
-class OffsetType(click.ParamType):
-    """An offset as people write it: `DY,DX` in pixels."""
-
-    name = "DY,DX"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Offset:
-        """Parses `1,0` or `0.5,0.5`."""
+def _offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[Offset]:
+    """Reads `DY,DX` in pixels, such as `0.5,0`."""
+    offsets = []
+    for value in values:
         try:
-            dy, dx = (float(part) for part in str(value).split(","))
+            dy, dx = (float(part) for part in value.split(","))
         except ValueError:
-            self.fail(f"expected two numbers of pixels as DY,DX, such as 0.5,0; got {value!r}")
-        return Offset(dy, dx)
+            raise click.BadParameter(
+                f"expected two numbers of pixels as DY,DX, such as 0.5,0; got {value!r}"
+            ) from None
+        offsets.append(Offset(dy, dx))
+    return offsets
 
 
 @click.command("audit")
@@ -37,7 +36,9 @@ class OffsetType(click.ParamType):
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for the model.")
 @click.option("-d", "--data", default="scenes", show_default=True, help="NAME[:PATH].")
 @click.option("--images", default=8, show_default=True, type=click.IntRange(min=1))
-@click.option("--offset", "offsets", multiple=True, type=OffsetType(), help="Repeatable; pixels.")
+@click.option(
+    "--offset", "offsets", multiple=True, metavar="DY,DX", callback=_offsets, help="Repeatable."
+)
 @click.option("--top", default=15, show_default=True, help="How many layers the table shows.")
 @click.option("--all", "everything", is_flag=True, help="Every layer, in order of execution.")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
@@ -47,7 +48,7 @@ def command(
     checkpoint: Path | None,
     data: str,
     images: int,
-    offsets: tuple[Offset, ...],
+    offsets: list[Offset],
     top: int,
     everything: bool,
     form: str,
@@ -61,12 +62,16 @@ def command(
     classifier = load_model(model, checkpoint=checkpoint)
     dataset = load_dataset(data, limit=images)
     geometry = geometry_for(classifier.preprocessing, rendered=isinstance(dataset, Camera))
-    indices = range(len(dataset))
-    batch = next(iter(canvases(dataset, geometry, indices, batch_size=images)))
+    batch = next(canvases(dataset, geometry, batch_size=images))
     normalised = normalise(
         batch.canvas, classifier.preprocessing.mean, classifier.preprocessing.std
     )
-    reports = audit(classifier.module, normalised, offsets=offsets or DEFAULT_OFFSETS)
+    reports = [
+        # A classifier wraps the network, as `model`; people know its layers without that.
+        replace(report, name=report.name.removeprefix("model."))
+        for report in audit(classifier.module, normalised, offsets=offsets or DEFAULT_OFFSETS)
+        if report.name != "model"
+    ]
     frame = to_frame(reports)
     if output is not None:
         write_atomic(output, frame.to_csv(index=False).encode())
