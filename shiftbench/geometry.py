@@ -1,4 +1,4 @@
-"""How an image becomes a canvas: resize, centre crop, margin, padding (PROTOCOL section 2).
+"""How an image becomes a canvas: resize, centre crop, margin, padding (docs/protocol.md).
 
 The canvas is the view a model sees plus a margin on each side that shifts read from. The place of
 the view in the image does not depend on the margin.
