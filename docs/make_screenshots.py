@@ -44,7 +44,7 @@ def main() -> None:
                 device_scale_factor=2 if width < 600 else 1.5,
             )
             page.goto(page_file.as_uri())
-            page.screenshot(path=arguments.output / name, full_page=True)
+            page.screenshot(path=arguments.output / name, full_page=width > 600)
             if scheme == "light":
                 page.locator("#table .link").first.click()
                 page.screenshot(path=arguments.output / name.replace("leaderboard", "detail"))

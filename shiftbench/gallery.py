@@ -223,7 +223,9 @@ def gallery_figure(gallery: Gallery) -> Figure:
         )
     per_row = min(4, max(len(exhibits) for _, _, exhibits in sides))
     rows = [math.ceil(len(exhibits) / per_row) for _, _, exhibits in sides]
-    figure = Figure(figsize=(3.4 * per_row, 2.45 * sum(rows) + 0.5), layout="constrained")
+    figure = Figure(
+        figsize=(3.4 * per_row, 2.1 * sum(rows) + 0.4 * len(sides)), layout="constrained"
+    )
     FigureCanvasAgg(figure)
     blocks = figure.subfigures(len(sides), 1, height_ratios=rows, squeeze=False)[:, 0]
     for block, height, (heading, count, exhibits) in zip(blocks, rows, sides, strict=True):
@@ -237,7 +239,9 @@ def gallery_figure(gallery: Gallery) -> Figure:
             left, right = panels[row, 2 * column], panels[row, 2 * column + 1]
             left.imshow(exhibit.original, interpolation="nearest")
             right.imshow(exhibit.shifted, interpolation="nearest")
-            left.set_title(exhibit.predictions[1], fontsize=7, loc="left", parse_math=False)
+            said = exhibit.predictions[1]
+            said += "" if said == exhibit.label else f"\nbut it is {exhibit.label}"
+            left.set_title(said, fontsize=7, loc="left", parse_math=False)
             place = f"at dy {exhibit.offset.dy:.3g}, dx {exhibit.offset.dx:.3g}"
             words = f"{exhibit.answer}\n{place}"
             right.set_title(words, fontsize=7, loc="left", parse_math=False)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -179,6 +180,20 @@ def test_names_from_records_stay_text(page: Page):
     assert "--full-grid" in page.get_by_role("dialog").inner_text()
     assert page.evaluate("window.hacked") is None
     assert page.locator("img").count() == 0
+
+
+def test_records_without_attacks_make_a_page_too(browser: Browser, tmp_path: Path):
+    record = make_record("plain", consistent={"half": [True] * 100})
+    bare = replace(record, scores=replace(record.scores, adversarial={}))
+    file = tmp_path / "bare.html"
+    file.write_text(render_page([bare]), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    assert column(page, "top1") == ["90.0"]
+    assert page.locator("#curves-section").is_hidden()
+    assert page.locator("#shift").is_hidden()
+    assert page.locator('th[data-column="top1"]').get_attribute("aria-sort") == "descending"
+    page.close()
 
 
 def test_another_data_set_is_another_table(page: Page):

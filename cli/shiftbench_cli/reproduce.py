@@ -34,7 +34,7 @@ def _flat(found: Answer) -> dict[str, str | float | int | None]:
 
 
 @click.command()
-@click.argument("table", required=False, metavar=f"[{'|'.join(TABLES)}]")
+@click.argument("table", required=False, metavar="[TABLE]")
 @click.option(
     "-r",
     "--records",
@@ -60,6 +60,9 @@ def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, ki
 
     Ours come from records of the same model and data; where there is none, the commands that would
     make it are printed. Without TABLE, every table.
+
+    TABLE is imagenet_main, imagenet_ablation, finetune, scratch, heads, polynomial, batch_size or
+    realistic_shifts.
     """
     here = Path("results/paper")
     place = paper or (here if here.is_dir() else _SOURCE_TREE / here)
