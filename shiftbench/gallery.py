@@ -30,13 +30,12 @@ from shiftbench.errors import DataError, RecordError, UsageError
 from shiftbench.geometry import Geometry
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.loading import canvases
-from shiftbench.output import format_of, require_place, write_text
+from shiftbench.output import GALLERY_ENDINGS, format_of, require_place, write_text
 from shiftbench.plots import save_figure
 from shiftbench.registry import unknown_name
 from shiftbench.results import Record
 from shiftbench.shifts import SHIFTS
 
-GALLERY_ENDINGS = {".html": "html", ".htm": "html", ".png": "png"}
 Pixels = NDArray[np.uint8]  # (H, W, 3)
 
 

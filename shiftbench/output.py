@@ -8,6 +8,8 @@ from pathlib import Path
 from shiftbench.errors import UsageError
 from shiftbench.results import write_atomic
 
+GALLERY_ENDINGS = {".html": "html", ".htm": "html", ".png": "png"}
+
 
 def require_place(path: Path) -> None:
     """Refuses an output whose folder does not exist, before any work is done for it."""

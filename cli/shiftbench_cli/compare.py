@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from shiftbench.compare import compare, to_rows
-from shiftbench.gallery import GALLERY_ENDINGS, build_gallery, write_gallery
-from shiftbench.output import format_of, require_place
+from shiftbench.output import GALLERY_ENDINGS, format_of, require_place
 from shiftbench.results import Record, read_records
 from shiftbench.selection import find_record
 from shiftbench_cli import render
@@ -99,6 +98,8 @@ def command(
         writer.writerows(rows)
         click.echo(out.getvalue(), nl=False)
     if gallery is not None:
+        from shiftbench.gallery import build_gallery, write_gallery  # torch takes seconds
+
         made = build_gallery(comparison, attack=attack, data=data, size=gallery_size)
         write_gallery(made, gallery)
         count = len(made.exhibits)
