@@ -18,6 +18,7 @@ class Pace:
     """
 
     batch_size: int
+    guess: float = 0.0  # seconds per image of the slowest task, before any was measured
     _size: int = FIRST
     _slowest: dict[str, float] = field(default_factory=dict)  # task -> seconds per image
 
@@ -30,8 +31,8 @@ class Pace:
     def next_size(self) -> int:
         """Images for the next shard."""
         most = BATCHES * self.batch_size
-        if not self._slowest:
-            return min(self._size, most)
-        in_time = int(SECONDS / max(max(self._slowest.values()), 1e-9))
-        self._size = max(1, min(in_time, most, GROWTH * self._size))
+        slowest = max(self._slowest.values(), default=self.guess)
+        growth = GROWTH if self._slowest else 1
+        in_time = int(SECONDS / max(slowest, 1e-9))
+        self._size = max(1, min(in_time, most, growth * self._size))
         return self._size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,14 @@ from shiftbench.grid import Offset
 from shiftbench.loading import Batch, Canvases
 from shiftbench.models.classifier import Classifier
 from shiftbench.parts import identity_of
+from shiftbench.predict import check_labels
 from shiftbench.results import DataInfo, ModelInfo
 from shiftbench.settings import Settings, images_digest
 from shiftbench.shifts import SHIFTS
 from shiftbench.shifts.base import Views
 from shiftbench.tasks import AttackTask, ConsistencyTask, Shard, Task, UnshiftedTask
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,15 @@ def make_plan(
     classifier: Classifier, dataset: ImageSet, settings: Settings, *, workers: int | None = None
 ) -> Plan:
     """Chooses the images, the tasks and the one canvas that serves all of them."""
+    check_labels(np.asarray(dataset.labels, dtype=np.int64), classifier.num_classes)
+    if classifier.num_classes != len(dataset.class_names):
+        log.warning(
+            "%s answers with %d classes and %s has %d: was it trained on them?",
+            classifier.name,
+            classifier.num_classes,
+            dataset.name,
+            len(dataset.class_names),
+        )
     attacks = [_attack(name, dataset, settings) for name in settings.attacks]
     draws = _draws(settings, _geometry(classifier, dataset, settings, {}))
     needed = {f"attack {task.name!r} up to {task.grid.reach} px": _margin(task) for task in attacks}

@@ -19,7 +19,7 @@ from shiftbench.parts import IMAGE, Parts
 from shiftbench.plan import Plan
 from shiftbench.scores import SECONDS
 from shiftbench.statistics import Score, wilson
-from shiftbench.tasks import UNSHIFTED, Shard, Task
+from shiftbench.tasks import UNSHIFTED, AttackTask, Shard, Task
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +73,14 @@ class Worker:
             self._missing[task.name] = set(images) - done
             tally = Tally(task.name, len(done), len(done) + len(self._missing[task.name]))
             self._tallies[task.name] = tally if rows is None else _count(tally, task.score(rows))
-        todo = sorted(set().union(*self._missing.values()))
+        todo = sorted(set[int]().union(*self._missing.values()))
         for name in self._tallies:
             self._tell(name)
+        if not todo:
+            return
+        most = max((len(t.grid) for t in self.plan.tasks if isinstance(t, AttackTask)), default=1)
+        pace = Pace(self.engine.batch_size, guess=most * self.engine.seconds_per_image())
         self.engine.on_passes = self._passed
-        pace = Pace(self.engine.batch_size)
         try:
             for batch, waited in self._load_ahead(todo, pace):
                 self._measure(batch, waited, pace)

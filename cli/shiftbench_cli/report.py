@@ -56,13 +56,19 @@ def _write_table(records: Sequence[Record]) -> None:
             interval = f"[{100 * score.low:.1f}, {100 * score.high:.1f}]"
             name = f"  {model}" if len(records) > 1 else label
             rows.append((name, value, interval, str(score.n)))
-    sampled = any(bound for entries in blocks.values() for _, _, bound in entries)
+    notes = [
+        f"{record.model.name}: {record.data.skipped} unreadable images left out"
+        for record in records
+        if record.data.skipped
+    ]
+    if any(bound for entries in blocks.values() for _, _, bound in entries):
+        notes.append("≤: only some offsets were tried, so this is an upper bound")
     data = ", ".join(sorted({f"{record.data.name}/{record.data.split}" for record in records}))
     render.print_table(
         ("score", "%", "95% interval", "n"),
         rows,
         title=data if len(records) > 1 else f"{records[0].model.name} on {data}",
-        caption="≤: only some offsets were tried, so this is an upper bound" if sampled else None,
+        caption="\n".join(notes) or None,
         numeric=("%", "95% interval", "n"),
     )
 

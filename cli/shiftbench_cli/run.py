@@ -197,11 +197,16 @@ def _evaluate(request: Request, group: Group) -> int:
             class_map=request.class_map,
         )
         settings = request.settings(camera=isinstance(dataset, Camera))
+        thresholds = [Threshold.parse(text) for text in request.thresholds]
+        for threshold in thresholds:
+            threshold.check(settings)
         names = request.models or default_models()
     execution = Execution(request.device, request.batch_size, request.workers, group)
     records: list[Record] = []
     problems: list[str] = []
     with run_progress(quiet=request.quiet, speak=group.is_main) as progress:
+        if group.size > 1:
+            progress.remark(f"{group.size} processes: the lines show the share of the first")
         for name in names:
             try:
                 with group.together():
@@ -226,7 +231,7 @@ def _evaluate(request: Request, group: Group) -> int:
                 progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
     if group.is_main:
         report.write(records, request.form)
-    for threshold in map(Threshold.parse, request.thresholds):
+    for threshold in thresholds:
         problems += filter(None, map(threshold.complaint, records))
     if group.is_main:
         for problem in problems:

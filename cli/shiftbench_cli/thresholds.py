@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from shiftbench.errors import UsageError
 from shiftbench.registry import unknown_name
 from shiftbench.results import Record
+from shiftbench.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,15 @@ class Threshold:
                 f"expected --fail-under KEY=FRACTION such as adversarial_crop=0.70, got {text!r}"
             )
         return cls(name.strip(), least)
+
+    def check(self, settings: Settings) -> None:
+        """Refuses a name that the run will not have, before it begins."""
+        known = ["accuracy", *(f"consistency_{kind}" for kind in settings.consistency)]
+        for attack in settings.attacks:
+            known += [f"adversarial_{attack}"]
+            known += [f"adversarial_{attack}@{s}" for s in range(settings.max_shift + 1)]
+        if self.name not in known:
+            raise unknown_name("score of this run", self.name, known)
 
     def complaint(self, record: Record) -> str | None:
         """What is wrong with a record, if it is."""

@@ -1,0 +1,126 @@
+"""What the whole command costs beyond the bare search on tensors that are in memory already.
+
+    python benchmarks/run.py [--images N] [--model NAME]
+
+Both sides do the same searches and the same random shifts for the same images in batches of the
+same size; the command adds loading, preparing, saving parts and writing the record. They take
+turns within one process, and the smallest ratio counts: other programs can only make it larger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from shiftbench.attacks import ATTACKS
+from shiftbench.benchmark import Execution, run
+from shiftbench.consistency import CONSISTENCIES, consistency
+from shiftbench.datasets.scenes import Scenes
+from shiftbench.geometry import normalise
+from shiftbench.models import Classifier, load_model
+from shiftbench.predict import ask_unshifted
+from shiftbench.results import ResultStore
+from shiftbench.search import search
+from shiftbench.settings import Settings
+from shiftbench.shifts import SHIFTS
+
+LIMIT = 1.10  # seconds of the command per second of the bare search
+
+
+def bare(
+    classifier: Classifier, dataset: Scenes, settings: Settings, batch_size: int
+) -> tuple[float, int]:
+    """Seconds and forward passes of the searches alone, canvases ready."""
+    recipe = classifier.preprocessing
+    margin = max(settings.max_shift, 16)
+    pixels = dataset.render(range(len(dataset)), recipe.input_size, margin)
+    canvas = normalise(pixels, recipe.mean, recipe.std)
+    began = time.perf_counter()
+    with torch.no_grad():
+        views = {name: SHIFTS.get(name).views(canvas, margin) for name in SHIFTS}
+        count = len(dataset)
+        first = ask_unshifted(classifier, views["crop"], count, batch_size=batch_size)
+        passes = count
+        for attack in settings.attacks:
+            trace = search(
+                classifier,
+                views[ATTACKS.get(attack).shift],
+                dataset.labels,
+                settings.grid(attack),
+                batch_size=batch_size,
+                unshifted=first,
+            )
+            passes += trace.forward_passes
+        for name in settings.consistency:
+            kind = CONSISTENCIES.get(name)
+            span = kind.span(recipe.input_size, round(recipe.input_size * 256 / 224))
+            found = consistency(
+                classifier,
+                views[kind.shift],
+                dataset.keys,
+                kind,
+                span=span,
+                batch_size=batch_size,
+                unshifted=first,
+            )
+            passes += found.forward_passes
+    return time.perf_counter() - began, passes
+
+
+def whole(
+    classifier: Classifier, dataset: Scenes, settings: Settings, batch_size: int
+) -> tuple[float, int]:
+    """Seconds and forward passes of a run from nothing to a record."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        execution = Execution(device="cpu", batch_size=batch_size)
+        outcome = run(classifier, dataset, settings, ResultStore(Path(folder)), execution=execution)
+        return time.perf_counter() - began, outcome.record.forward_passes
+
+
+def labelled_by(classifier: Classifier, dataset: Scenes) -> None:
+    """Gives the images the model's own answers as labels: untrained, it is then worth attacking."""
+    recipe = classifier.preprocessing
+    pixels = dataset.render(range(len(dataset)), recipe.input_size)
+    with torch.no_grad():
+        answers = classifier(normalise(pixels, recipe.mean, recipe.std)).argmax(1)
+    vars(dataset)["labels"] = answers.tolist()
+
+
+def main() -> None:
+    """Measures, prints, and fails when the overhead is above the limit."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--images", type=int, default=24)
+    parser.add_argument("--model", default="xcit_nano_12_p16,pretrained=false")
+    parser.add_argument("--max-shift", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    classifier = load_model(options.model)
+    dataset = Scenes("test", options.images)
+    labelled_by(classifier, dataset)
+    settings = Settings(
+        attacks=("integer", "half", "crop", "bilinear"), max_shift=options.max_shift
+    )
+    ratios = []
+    for turn in range(options.turns):
+        alone, passes = bare(classifier, dataset, settings, options.batch_size)
+        command, counted = whole(classifier, dataset, settings, options.batch_size)
+        assert passes == counted, f"the two sides did different work: {passes} and {counted}"
+        ratios.append(command / alone)
+        print(
+            f"turn {turn + 1}: search {alone:.1f} s, command {command:.1f} s, {passes} passes, "
+            f"overhead {100 * (ratios[-1] - 1):+.1f}%"
+        )
+    overhead = min(ratios) - 1
+    print(f"{options.model} at {classifier.preprocessing.input_size} px: {100 * overhead:+.1f}%")
+    if overhead > LIMIT - 1:
+        raise SystemExit(f"the command costs more than {100 * (LIMIT - 1):.0f}% over the search")
+
+
+if __name__ == "__main__":
+    main()
