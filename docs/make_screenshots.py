@@ -27,7 +27,7 @@ SCREENS = {  # name -> (width, height, colour scheme)
 def main() -> None:
     """Writes the pictures next to this file, or to `--output`."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("records", nargs="*", type=Path, default=[Path("results/runs")])
+    parser.add_argument("records", nargs="*", type=Path, default=[Path("results/records")])
     parser.add_argument("--data", help="the data set of the curves")
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent)
     arguments = parser.parse_args()
