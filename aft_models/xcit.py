@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from timm.layers import trunc_normal_
+from timm.models._features import feature_take_indices
 from timm.models.xcit import ClassAttentionBlock, PositionalEncodingFourier
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -272,8 +273,6 @@ class XCiT(nn.Module):
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
         """Features after chosen blocks, as timm's feature extraction asks for them."""
-        from timm.models import feature_take_indices
-
         if output_fmt not in ("NCHW", "NLC"):
             raise AftModelsError(f"output_fmt must be 'NCHW' or 'NLC', got {output_fmt!r}")
         wanted, last = feature_take_indices(len(self.blocks), indices)

@@ -59,7 +59,10 @@ class LinearAttention(nn.Module):
 
 
 class SimaAttention(LinearAttention):
-    """SimA: queries and keys are l1-normalised along the tokens, and no softmax is needed."""
+    """SimA: queries and keys are l1-normalised along the tokens, and no softmax is needed.
+
+    An l1 norm is kept by shifts of whole tokens, but only nearly by fractions of a token.
+    """
 
     def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`LinearAttention`."""
