@@ -28,7 +28,7 @@ from shiftbench.settings import Settings, attack_names
 
 SIDE = 24
 RECIPE = {"input_size": SIDE, "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
-SETTINGS = Settings(attacks=("integer", "crop", "camera"), max_shift=2)
+SETTINGS = Settings(attacks=("crop", "camera"), max_shift=2, consistency=("integer", "crop"))
 CPU = Execution(device="cpu", batch_size=16)
 
 
@@ -52,7 +52,7 @@ def labelled_by(model: nn.Module, dataset: Scenes) -> Scenes:
     pixels = dataset.render(range(len(dataset)), SIDE).float() / 255
     with torch.no_grad():
         seen = model((pixels - 0.5) / 0.25).argmax(1).tolist()
-    truth = [seen[i] if i % 3 else (seen[i] + 1) % 10 for i in range(len(dataset))]
+    truth = [seen[i] if i % 3 else (seen[i] + 1) % 12 for i in range(len(dataset))]
     vars(dataset)["labels"] = truth
     return dataset
 
@@ -60,7 +60,7 @@ def labelled_by(model: nn.Module, dataset: Scenes) -> Scenes:
 @pytest.fixture(scope="module")
 def model() -> Nervous:
     torch.manual_seed(1)
-    return Nervous(10).eval()
+    return Nervous(12).eval()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def classifier(model: Nervous) -> Classifier:
 
 @pytest.fixture(scope="module")
 def dataset(model: Nervous) -> Scenes:
-    return labelled_by(model, Scenes("test", 40))
+    return labelled_by(model, Scenes("test", 30))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,8 @@ def undisturbed(
     outcome = run(classifier, dataset, SETTINGS, store, execution=CPU)
     rows = outcome.record.samples()
     broken = rows["crop_broken_radius"]
-    assert 0 < broken.isna().sum() < broken.notna().sum()  # the example can show a difference
+    assert broken.isna().any()
+    assert (broken > 0).any()  # the example can show a difference
     return rows
 
 
@@ -119,7 +120,7 @@ class StopError(Exception):
     """Ends a run from outside, as a signal would."""
 
 
-@pytest.mark.parametrize("calls", [12, 30, 60])
+@pytest.mark.parametrize("calls", [8, 30])
 def test_an_interrupted_run_goes_on_where_it_was(
     calls: int,
     classifier: Classifier,
@@ -178,7 +179,7 @@ def test_other_weights_and_other_labels_are_other_work(
     run(classifier, dataset, settings, store, execution=CPU)
     with pytest.raises(RecordError, match=r"model\.digest"):
         run(replace(classifier, digest="other"), dataset, settings, store, execution=CPU)
-    relabelled = Scenes("test", 40)
+    relabelled = Scenes("test", 30)
     with pytest.raises(RecordError, match=r"settings\.images"):
         run(classifier, relabelled, settings, store, execution=CPU)
 
@@ -272,7 +273,7 @@ def test_a_failing_model_is_one_sentence(dataset: Scenes, tmp_path: Path) -> Non
         def forward(self, images: Tensor) -> Tensor:
             if images.abs().sum() > 0:
                 raise ValueError("first line\nsecond line")
-            return torch.zeros(len(images), 10)
+            return torch.zeros(len(images), 12)
 
     broken = as_classifier(Broken(), RECIPE, name="broken")
     with pytest.raises(ModelError, match=r"broken failed on .*: ValueError: first line$"):

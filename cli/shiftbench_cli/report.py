@@ -80,5 +80,5 @@ def _labelled(record: Record) -> Iterator[tuple[str, Score, bool]]:
     for kind, score in record.scores.consistency.items():
         yield f"consistency {kind}", score, False
     for attack, curve in record.scores.adversarial.items():
-        reach = float(settings.grid(attack).reach)
-        yield f"adversarial {attack} ±{reach:g} px", curve[max(curve)], settings.is_upper_bound
+        reach = settings.grid(attack).reach
+        yield f"adversarial {attack} ±{reach} px", curve[max(curve)], settings.is_upper_bound
