@@ -32,10 +32,13 @@ def circular_pad(x: Tensor, axis: int) -> Tensor:
     return result
 
 
-def wrap_border(x: Tensor, axis: int) -> Tensor:
-    """:func:`circular_pad` without a gradient."""
+def wrap_border(
+    x: Tensor, axis: int, memory_format: torch.memory_format = torch.contiguous_format
+) -> Tensor:
+    """:func:`circular_pad` without a gradient, into the memory format asked for."""
     height, width = x.shape[axis], x.shape[axis + 1]
-    out = x.new_empty([*x.shape[:axis], height + 2, width + 2, *x.shape[axis + 2 :]])
+    shape = [*x.shape[:axis], height + 2, width + 2, *x.shape[axis + 2 :]]
+    out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format)
     rows = out.narrow(axis, 1, height)
     rows.narrow(axis + 1, 1, width).copy_(x)
     rows.select(axis + 1, 0).copy_(x.select(axis + 1, width - 1))

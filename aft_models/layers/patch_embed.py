@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
@@ -91,6 +92,9 @@ class ConvPatchEmbed(nn.Module):
                 "pixels: resize or crop it to a multiple"
             )
         layers = list(self.proj)
+        if x.device.type == "cpu":
+            # Convolutions, batch norms and resampling are all faster so; and tokens come for free.
+            x = x.contiguous(memory_format=torch.channels_last)
         if self._stem_applies():
             x = self._stem(x)
             layers = layers[2:]
@@ -127,7 +131,7 @@ class ConvPatchEmbed(nn.Module):
             conv,
             norm,
             activation.pointwise,
-            activation.broadcast_params(),
+            () if activation.coefficients is None else (activation.coefficients.t(),),
             up=activation.up,
             down=activation.down,
         )

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
+from aft_models.resample import working_dtype
 
 
 def select_polyphase(x: Tensor, criterion: Tensor, stride: int = 2) -> Tensor:
@@ -23,16 +24,19 @@ def select_polyphase(x: Tensor, criterion: Tensor, stride: int = 2) -> Tensor:
     x, criterion = _pad_to_multiple(x, stride), _pad_to_multiple(criterion, stride)
     with torch.no_grad():
         blocks = _components(criterion.detach(), stride)
-        energy = blocks.float().square() if blocks.dtype == torch.half else blocks.square()
-        chosen = energy.sum(dim=(1, 2, 4)).flatten(1).argmax(1)  # (B,)
-    rows, columns = chosen // stride, chosen % stride
+        wide = working_dtype(blocks.dtype)
+        energy = torch.linalg.vector_norm(blocks, dim=(1, 3, 5), dtype=wide)  # (B, s, s)
+        chosen = energy.flatten(1).argmax(1)  # (B,)
     images = torch.arange(x.shape[0], device=x.device)
-    return _components(x, stride)[images, :, :, rows, :, columns]  # (B, C, H/s, W/s)
+    rows, columns = chosen // stride, chosen % stride
+    # Indexed with the channels last, whole lines of channels are copied.
+    return _components(x, stride)[images, :, rows, :, columns].permute(0, 3, 1, 2)
 
 
 def _components(x: Tensor, stride: int) -> Tensor:
     batch, channels, height, width = x.shape
-    return x.reshape(batch, channels, height // stride, stride, width // stride, stride)
+    shape = (batch, height // stride, stride, width // stride, stride, channels)
+    return x.permute(0, 2, 3, 1).reshape(shape)
 
 
 def _pad_to_multiple(x: Tensor, stride: int) -> Tensor:

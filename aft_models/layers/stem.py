@@ -8,6 +8,8 @@ backward pass convolves again, which is the cheapest convolution of the network.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -56,15 +58,53 @@ class _PhasewiseStem(torch.autograd.Function):
         return (*grads, None, None, None, *param_grads)
 
 
-def _axes(image: Tensor, up: int, down: int, dtype: torch.dtype) -> list[AxisPhases]:
-    return [AxisPhases.of(image.shape[a], up, down, image.device, dtype) for a in (_ROWS, _COLUMNS)]
+@dataclass(frozen=True)
+class _Plan:
+    """Sizes and matrices of one call. Feature maps are ``(b, H, W, C)`` or ``(b, C, H, W)``."""
 
+    rows: AxisPhases
+    columns: AxisPhases
+    axis: int  # of the rows in a feature map; the columns follow
+    shape: tuple[int, int, int]  # channels, height, width of the full-size feature map
+    down: int
+    images: int  # per chunk
 
-def _padded_phases(rows: AxisPhases, columns: AxisPhases, part: Tensor, p: int) -> Tensor:
-    """Row phase ``p`` of the image with all its column phases: ``(up * b, channels, ...)``."""
-    v = part if p == 0 else contract(rows.forth[p], part, _ROWS)
-    phases = [v, *(contract(s, v, _COLUMNS) for s in columns.forth[1:])]
-    return wrap_border(torch.cat(phases), _ROWS)
+    @staticmethod
+    def of(image: Tensor, channels: int, up: int, down: int, dtype: torch.dtype) -> _Plan:
+        height, width = image.shape[2:]
+        rows, columns = (AxisPhases.of(n, up, down, image.device, dtype) for n in (height, width))
+        # On a CPU, convolving three channels is several times faster with the channels last.
+        last = image.device.type == "cpu" or not image.is_contiguous()
+        images = chunk_images(image, up * channels * height * width)
+        return _Plan(rows, columns, 1 if last else 2, (channels, height, width), down, images)
+
+    def buffer(
+        self, like: Tensor, dtype: torch.dtype, count: int, *, rows: int, columns: int
+    ) -> Tensor:
+        """Room for feature maps, the two sides divided by ``rows`` and ``columns``."""
+        channels, height, width = self.shape
+        sides = [height // rows, width // columns]
+        shape = [count, *sides, channels] if self.axis == 1 else [count, channels, *sides]
+        return like.new_empty(shape, dtype=dtype)
+
+    def params(self, params: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+        """Coefficients ``(degree + 1, C)``, shaped to broadcast over a feature map."""
+        return [p.to(dtype) if self.axis == 1 else p.to(dtype)[:, :, None, None] for p in params]
+
+    def padded(self, part: Tensor, r: int) -> Tensor:
+        """Column phase ``r`` of the image with all its row phases, wrapped: ``(up * b, ...)``."""
+        v = part if r == 0 else contract(self.columns.forth[r], part, _COLUMNS)
+        phases = torch.cat([v, *(contract(s, v, _ROWS) for s in self.rows.forth[1:])])
+        last = self.axis == 1
+        return wrap_border(phases, _ROWS, torch.channels_last if last else torch.contiguous_format)
+
+    def features(self, x: Tensor) -> Tensor:
+        """A convolution's ``(b, C, H, W)`` as a contiguous feature map, or back to front."""
+        return x.permute(0, 2, 3, 1).contiguous() if self.axis == 1 else x.contiguous()
+
+    def images_first(self, x: Tensor) -> Tensor:
+        """A feature map as ``(b, C, H, W)``, whatever its memory."""
+        return x.permute(0, 3, 1, 2) if self.axis == 1 else x
 
 
 def _forward(
@@ -74,27 +114,27 @@ def _forward(
     function: Pointwise,
     up: int,
     down: int,
-    params: tuple[Tensor, ...],
+    params: Sequence[Tensor],
 ) -> Tensor:
     dtype = working_dtype(weight.dtype)
-    wide = [p.to(dtype) for p in params]
-    rows, columns = _axes(image, up, down, dtype)
-    batch, _, height, width = image.shape
-    channels = weight.shape[0]
-    y = image.new_empty([batch, channels, height // down, width // down], dtype=dtype)
-    images = chunk_images(image, up * channels * height * width)
-    gathered = image.new_empty([images, channels, height, width // down], dtype=dtype)
-    for start in range(0, batch, images):
-        part = image[start : start + images].to(dtype)
-        out, size = y[start : start + images], part.shape[0]
-        row = gathered[:size]
-        for p in range(up):
-            z = F.conv2d(_padded_phases(rows, columns, part, p), weight.to(dtype), bias.to(dtype))
+    plan = _Plan.of(image, weight.shape[0], up, down, dtype)
+    wide = plan.params(params, dtype)
+    w, b = weight.to(dtype), bias.to(dtype)
+    axis, batch = plan.axis, image.shape[0]
+    y = plan.buffer(image, dtype, batch, rows=down, columns=down)
+    gathered = plan.buffer(image, dtype, plan.images, rows=down, columns=1)
+    for start in range(0, batch, plan.images):
+        part = image[start : start + plan.images].to(dtype).contiguous()
+        out, size = y[start : start + plan.images], part.shape[0]
+        column = gathered[:size]
+        for r in range(up):
+            z = plan.features(F.conv2d(plan.padded(part, r), w, b))
             function.apply_(z, wide)
-            for r, phase in enumerate(torch.split(z, size)):
-                contract(columns.back[r], phase, _COLUMNS, out=row, keep=float(r > 0))
-            contract(rows.back[p], row, _ROWS, out=out, keep=float(p > 0), scale=1.0 / up**2)
-    return y
+            for p, phase in enumerate(torch.split(z, size)):
+                contract(plan.rows.back[p], phase, axis, out=column, keep=float(p > 0))
+            back = plan.columns.back[r]
+            contract(back, column, axis + 1, out=out, keep=float(r > 0), scale=1.0 / up**2)
+    return plan.images_first(y)
 
 
 def _backward(
@@ -105,45 +145,44 @@ def _backward(
     function: Pointwise,
     up: int,
     down: int,
-    params: list[Tensor],
+    params: Sequence[Tensor],
     image_needs_grad: bool,
 ) -> tuple[tuple[Tensor | None, Tensor, Tensor], list[Tensor]]:
     dtype = working_dtype(weight.dtype)
-    wide = [p.to(dtype) for p in params]
+    plan = _Plan.of(image, weight.shape[0], up, down, dtype)
+    wide = plan.params(params, dtype)
     param_grads = [torch.zeros_like(p) for p in wide]
     w, b = weight.to(dtype), bias.to(dtype)
     grad_w, grad_b = torch.zeros_like(w), torch.zeros_like(b)
-    grad_image = torch.zeros_like(image, dtype=dtype) if image_needs_grad else None
-    rows, columns = _axes(image, up, down, dtype)
-    batch, _, height, width = image.shape
-    channels = weight.shape[0]
-    images = chunk_images(image, up * channels * height * width)
-    spread = image.new_empty([up, images, channels, height, width], dtype=dtype)
-    for start in range(0, batch, images):
-        part = image[start : start + images].to(dtype)
+    grad_image = image.new_zeros(image.shape, dtype=dtype) if image_needs_grad else None
+    axis, batch = plan.axis, image.shape[0]
+    spread = plan.buffer(image, dtype, up * plan.images, rows=1, columns=1)
+    wanted = [image_needs_grad, True, True]
+    for start in range(0, batch, plan.images):
+        part = image[start : start + plan.images].to(dtype).contiguous()
         size = part.shape[0]
-        g = (grad[start : start + images].to(dtype) * (1.0 / up**2)).contiguous()
-        gz = spread.view(-1, channels, height, width)[: up * size]
-        for p in range(up):
-            padded = _padded_phases(rows, columns, part, p)
-            z = F.conv2d(padded, w, b)
-            q = contract(rows.back[p].t(), g, _ROWS)
-            for r, phase in enumerate(torch.split(gz, size)):
-                contract(columns.back[r].t(), q, _COLUMNS, out=phase)
+        g = plan.features(grad[start : start + plan.images].to(dtype) * (1.0 / up**2))
+        gz = spread[: up * size]
+        for r in range(up):
+            padded = plan.padded(part, r)
+            z = plan.features(F.conv2d(padded, w, b))
+            q = contract(plan.columns.back[r].t(), g, axis + 1)
+            for p, phase in enumerate(torch.split(gz, size)):
+                contract(plan.rows.back[p].t(), q, axis, out=phase)
             function.pull_back(gz, z, gz, wide, param_grads)
             grad_padded, dw, db = _aten.convolution_backward(
-                gz, padded, w, [channels], [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
-                [image_needs_grad, True, True],
+                plan.images_first(gz), padded, w, [w.shape[0]], [1, 1], [0, 0], [1, 1], False,
+                [0, 0], 1, wanted,
             )  # fmt: skip
             grad_w += dw
             grad_b += db
             if grad_image is not None:
-                target = grad_image[start : start + images]
-                row = torch.zeros_like(part)
-                for r, phase in enumerate(torch.split(fold_border(grad_padded, _ROWS), size)):
-                    contract(columns.forth[r].t(), phase, _COLUMNS, out=row, keep=1.0)
-                contract(rows.forth[p].t(), row, _ROWS, out=target, keep=1.0)
-    narrow = [g.to(p.dtype) for g, p in zip(param_grads, params, strict=True)]
+                column = torch.zeros_like(part)
+                for p, phase in enumerate(torch.split(fold_border(grad_padded, _ROWS), size)):
+                    contract(plan.rows.forth[p].t(), phase, _ROWS, out=column, keep=1.0)
+                target = grad_image[start : start + plan.images]
+                contract(plan.columns.forth[r].t(), column, _COLUMNS, out=target, keep=1.0)
+    narrow = [g.view(p.shape).to(p.dtype) for g, p in zip(param_grads, params, strict=True)]
     if grad_image is not None:
         grad_image = grad_image.to(image.dtype)
     return (grad_image, grad_w.to(weight.dtype), grad_b.to(bias.dtype)), narrow
@@ -208,14 +247,15 @@ def phasewise_stem(
     conv: nn.Conv2d,
     norm: nn.BatchNorm2d,
     function: Pointwise,
-    params: tuple[Tensor, ...],
+    params: Sequence[Tensor],
     *,
     up: int,
     down: int,
 ) -> Tensor:
-    """Equal to ``activation(norm(conv(image)))`` for an alias-free activation with ``down > 1``."""
+    """Equal to ``activation(norm(conv(image)))`` for an alias-free activation with ``down > 1``.
+
+    ``params`` are the coefficients of a polynomial, ``(degree + 1, C)``, or nothing.
+    """
     weight, bias = fold_batch_norm(image, conv, norm)
-    result: Tensor = _PhasewiseStem.apply(
-        image.contiguous(), weight, bias, function, up, down, *params
-    )
+    result: Tensor = _PhasewiseStem.apply(image, weight, bias, function, up, down, *params)
     return result
