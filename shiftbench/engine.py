@@ -18,6 +18,7 @@ from shiftbench.models.classifier import Classifier, first_line
 log = logging.getLogger(__name__)
 
 AUTO_GPU_BATCH = 512  # where `auto` starts on an accelerator; halved until it fits
+TRIAL = 8  # images that the speed is guessed from
 AUTO_CPU_PIXELS = 64 * 64 * 128  # per batch on a CPU: larger ones only fall out of its caches
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -135,13 +136,17 @@ class Engine:
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def seconds_per_image(self) -> float:
-        """How long one image takes by itself: an upper bound, before anything else is known."""
-        side = self._recipe.input_size
-        blank = torch.zeros(1, len(self._recipe.mean), side, side, device=self.device)
+        """How long an image takes in a small batch, before anything else is known.
+
+        Alone it would look much slower than it is in the batches of a search, and the first shards
+        would be too small to fill them.
+        """
+        side, count = self._recipe.input_size, min(TRIAL, self.batch_size)
+        blank = torch.zeros(count, len(self._recipe.mean), side, side, device=self.device)
         self(blank)  # the first call allocates, tunes, compiles
         began = time.monotonic()
         self(blank).cpu()
-        return time.monotonic() - began
+        return (time.monotonic() - began) / count
 
     def shrink(self, batch_size: int) -> None:
         """Goes on with smaller batches after memory ran out."""
