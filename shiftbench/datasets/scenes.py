@@ -22,7 +22,7 @@ from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.registry import unknown_name
 
-SPLITS = {"train": 20_000, "val": 2_000, "test": 500}  # default number of images
+SPLITS = {"train": 20_000, "val": 2_000, "test": 120}  # default number of images
 VERSION = 1  # goes into the fingerprint; changes whenever any pixel of any scene does
 
 
