@@ -79,10 +79,15 @@ def in_torchrun() -> bool:
 
 @contextmanager
 def joined(*, cuda: bool) -> Iterator[Group]:
-    """Joins the group that torchrun made; alone when there is none."""
+    """Joins the group that torchrun made; alone when there is none.
+
+    Args:
+        cuda: Whether the work may go to GPUs, if there are any.
+    """
     if not in_torchrun() or os.environ["WORLD_SIZE"] == "1":
         yield ALONE
         return
+    cuda = cuda and torch.cuda.is_available()
     # Small objects travel over gloo on the CPU whatever the model runs on.
     backend = "cpu:gloo,cuda:nccl" if cuda and dist.is_nccl_available() else "gloo"
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
