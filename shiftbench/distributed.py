@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,16 +79,16 @@ def in_torchrun() -> bool:
 
 
 @contextmanager
-def joined(*, cuda: bool) -> Iterator[Group]:
+def joined(device: str) -> Iterator[Group]:
     """Joins the group that torchrun made; alone when there is none.
 
     Args:
-        cuda: Whether the work may go to GPUs, if there are any.
+        device: Where the work goes, as on the command line; `auto` takes GPUs if there are any.
     """
     if not in_torchrun() or os.environ["WORLD_SIZE"] == "1":
         yield ALONE
         return
-    cuda = cuda and torch.cuda.is_available()
+    cuda = (device == "auto" or "cuda" in device) and torch.cuda.is_available()
     # Small objects travel over gloo on the CPU whatever the model runs on.
     backend = "cpu:gloo,cuda:nccl" if cuda and dist.is_nccl_available() else "gloo"
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -120,6 +121,7 @@ def launch(processes: int, command: Sequence[str]) -> int:
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         local_addr="localhost",

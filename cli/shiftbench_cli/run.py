@@ -25,9 +25,6 @@ from shiftbench_cli.progress import run_progress
 from shiftbench_cli.thresholds import Threshold
 
 
-DEMO_IMAGES = 96  # of the bundled models: minutes on a laptop; --limit 500 takes every scene
-
-
 class _Command(click.Command):
     """Keeps the words of the command line, for the processes that `--nproc` starts."""
 
@@ -79,11 +76,6 @@ class Request:
     form: str
     quiet: bool
 
-    @property
-    def images(self) -> int | None:
-        """How many images: all, unless no model was named and this is a demonstration."""
-        return DEMO_IMAGES if self.limit is None and not self.models else self.limit
-
     def check(self) -> None:
         """Refuses options that contradict each other, before anything is loaded."""
         if self.checkpoint is not None and len(self.models) != 1:
@@ -104,7 +96,7 @@ class Request:
             mode="full_grid" if self.full_grid else self.mode,
             consistency=Settings.consistency if self.consistency else (),
             repeats=self.repeats,
-            limit=self.images,
+            limit=self.limit,
             seed=self.seed,
             precision=self.precision,
             compile=self.compiled,
@@ -174,14 +166,13 @@ class Request:
 def command(ctx: click.Context, /, **options: Any) -> int:
     """Evaluate models under attacks.
 
-    With no options: the bundled models on 96 images of the embedded data set `scenes`, every
-    attack.
+    With no options: the bundled models on the embedded data set `scenes`, every attack.
     """
     request = Request(**options)
     request.check()
     if request.nproc > 1 and not distributed.in_torchrun():
         return distributed.launch(request.nproc, ["shiftbench_cli", "run", *ctx.meta["words"]])
-    with distributed.joined(cuda=request.device == "auto" or "cuda" in request.device) as group:
+    with distributed.joined(request.device) as group:
         try:
             return _evaluate(request, group)
         except ShiftbenchError as error:
@@ -200,7 +191,7 @@ def _evaluate(request: Request, group: Group) -> int:
         dataset = load_dataset(
             request.data,
             split=request.split,
-            limit=request.images,
+            limit=request.limit,
             seed=request.seed,
             download=request.download,
             class_map=request.class_map,
@@ -214,8 +205,6 @@ def _evaluate(request: Request, group: Group) -> int:
     records: list[Record] = []
     problems: list[str] = []
     with run_progress(quiet=request.quiet, speak=group.is_main) as progress:
-        if request.images != request.limit:
-            progress.remark(f"bundled models on {request.images} images; --limit N changes that")
         if group.size > 1:
             progress.remark(f"{group.size} processes: the lines show the share of the first")
         for name in names:

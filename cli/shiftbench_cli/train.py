@@ -151,8 +151,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     recipe = override(get_recipe(request.recipe).for_model(request.architecture), request.changes)
     if request.nproc > 1 and not distributed.in_torchrun():
         return distributed.launch(request.nproc, ["shiftbench_cli", "train", *ctx.meta["words"]])
-    cuda = "cuda" in request.device or (request.device == "auto" and torch.cuda.is_available())
-    with distributed.joined(cuda=cuda) as group:
+    with distributed.joined(request.device) as group:
         try:
             return _train(request, recipe, Processes(group.rank, group.size), group.local_rank)
         except (ShiftbenchError, AftModelsError) as error:
