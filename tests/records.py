@@ -153,7 +153,9 @@ def write_record(
     return read_record(folder)
 
 
-def trio(root: Path, *, data: str = "scenes", n: int = 400, full_grid: bool = False) -> list[Record]:
+def trio(
+    root: Path, *, data: str = "scenes", n: int = 400, full_grid: bool = False
+) -> list[Record]:
     """Three records such as a demo makes: a baseline, aps and af, with every attack."""
     curves = {
         "xcit_pico_6_p4": {
