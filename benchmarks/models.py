@@ -117,6 +117,8 @@ def model_rows(size: str, args: argparse.Namespace) -> list[list[str]]:
         return model.train()
 
     models = {"baseline": build(preset), "aps": build(f"{preset}_aps"), "af": build(f"{preset}_af")}
+    if f"{preset}_{side}" in timm.list_models(f"{preset}_*"):
+        models["baseline of timm"] = build(f"{preset}_{side}")  # same weights, other memory layouts
     if not args.quick:
         models["af, up 3"] = build(f"{preset}_af", up=3)
         models["af, up 4"] = build(f"{preset}_af", up=4)
