@@ -42,7 +42,7 @@ class Net(nn.Module):
     def forward(self, images):
         self.calls += 1
         time.sleep(float(os.environ.get("SLOW", "0")))
-        if os.environ.get("DIES") == os.environ.get("RANK", "none") and self.calls > 20:
+        if os.environ.get("DIES") == os.environ.get("RANK", "none") and self.calls > 9:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.head(self.features(images))
 
