@@ -189,20 +189,19 @@ def test_autocast_resamples_in_single_precision() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_torch_compile_equals_eager(dynamic: bool) -> None:
-    model = disturbed(tiny_model())
-    compiled = torch.compile(model, dynamic=dynamic, backend="aot_eager", fullgraph=True)
-    for side in (16, 24) if dynamic else (16,):
-        x = torch.randn(2, 3, side, side)
-        grads = []
+def test_torch_compile_equals_eager_for_any_batch() -> None:
+    model = disturbed(tiny_model(class_depth=1))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for batch in (2, 3, 5):  # the second makes the batch size symbolic, the third reuses that
+        x = torch.randn(batch, 3, 16, 16)
+        results = []
         for m in (model, compiled):
             model.zero_grad()
             y = m(x)
             y.sum().backward()
-            grads.append([y.detach(), *(p.grad.clone() for p in model.parameters())])
-        for a, b in zip(*grads, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+            results.append([y.detach(), *(p.grad.clone() for p in model.parameters())])
+        for eager, other in zip(*results, strict=True):
+            torch.testing.assert_close(other, eager, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
