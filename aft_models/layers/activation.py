@@ -9,7 +9,7 @@ with ``n x n`` matrices. The backward pass saves the input alone and visits the 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,11 @@ def chunk_images(x: Tensor, per_image: int) -> int:
     return min(x.shape[0], max(1, _CPU_CHUNK * torch.get_num_threads() // per_image))
 
 
+def chunk_starts(batch: int, images: int) -> Iterable[int]:
+    """Where the chunks begin. A traced batch is one chunk, so that its size can stay symbolic."""
+    return (0,) if torch.compiler.is_compiling() else range(0, batch, images)
+
+
 def remove_nyquist_(x: Tensor, vector: Tensor | None, axis: int) -> None:
     """Subtract the alternating component along ``axis``, a rank-1 update."""
     if vector is None:
@@ -132,7 +137,7 @@ def _forward(
     gathered = x.new_empty([images, *short[1:]], dtype=dtype)
     direct = down == 1  # phase 0 comes back as it is; only its Nyquist component has to go
     share = 1.0 / up**2
-    for start in range(0, shape[0], images):
+    for start in chunk_starts(shape[0], images):
         part = x[start : start + images].to(dtype)
         out, size = y[start : start + images], part.shape[0]
         t, column = phase[:size], gathered[:size]
@@ -175,7 +180,7 @@ def _backward(
     shifted, phase, slope, total = x.new_empty([4, images, *shape[1:]], dtype=dtype)
     spread = x.new_empty([images, *short[1:]], dtype=dtype)
     direct = down == 1
-    for start in range(0, shape[0], images):
+    for start in chunk_starts(shape[0], images):
         part = x[start : start + images].to(dtype)
         out, size = grad_x[start : start + images], part.shape[0]
         z, t, column = phase[:size], slope[:size], spread[:size]

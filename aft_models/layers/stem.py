@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_weight
 
-from aft_models.layers.activation import AxisPhases, chunk_images
+from aft_models.layers.activation import AxisPhases, chunk_images, chunk_starts
 from aft_models.layers.padding import fold_border, wrap_border
 from aft_models.layers.pointwise import Pointwise
 from aft_models.resample import contract, working_dtype
@@ -107,6 +107,10 @@ class _Plan:
         return x.permute(0, 3, 1, 2) if self.axis == 1 else x
 
 
+def _by_phase(x: Tensor, up: int) -> tuple[Tensor, ...]:
+    return x.view(up, x.shape[0] // up, *x.shape[1:]).unbind(0)
+
+
 def _forward(
     image: Tensor,
     weight: Tensor,
@@ -123,18 +127,18 @@ def _forward(
     axis, batch = plan.axis, image.shape[0]
     y = plan.buffer(image, dtype, batch, rows=down, columns=down)
     gathered = plan.buffer(image, dtype, plan.images, rows=down, columns=1)
-    for start in range(0, batch, plan.images):
+    for start in chunk_starts(batch, plan.images):
         part = image[start : start + plan.images].to(dtype).contiguous()
         out, size = y[start : start + plan.images], part.shape[0]
         column = gathered[:size]
         for r in range(up):
             z = plan.features(F.conv2d(plan.padded(part, r), w, b))
             function.apply_(z, wide)
-            for p, phase in enumerate(torch.split(z, size)):
+            for p, phase in enumerate(_by_phase(z, up)):
                 contract(plan.rows.back[p], phase, axis, out=column, keep=float(p > 0))
             back = plan.columns.back[r]
             contract(back, column, axis + 1, out=out, keep=float(r > 0), scale=1.0 / up**2)
-    return plan.images_first(y)
+    return plan.images_first(y).to(weight.dtype)
 
 
 def _backward(
@@ -158,7 +162,7 @@ def _backward(
     axis, batch = plan.axis, image.shape[0]
     spread = plan.buffer(image, dtype, up * plan.images, rows=1, columns=1)
     wanted = [image_needs_grad, True, True]
-    for start in range(0, batch, plan.images):
+    for start in chunk_starts(batch, plan.images):
         part = image[start : start + plan.images].to(dtype).contiguous()
         size = part.shape[0]
         g = plan.features(grad[start : start + plan.images].to(dtype) * (1.0 / up**2))
@@ -167,7 +171,7 @@ def _backward(
             padded = plan.padded(part, r)
             z = plan.features(F.conv2d(padded, w, b))
             q = contract(plan.columns.back[r].t(), g, axis + 1)
-            for p, phase in enumerate(torch.split(gz, size)):
+            for p, phase in enumerate(_by_phase(gz, up)):
                 contract(plan.rows.back[p].t(), q, axis, out=phase)
             function.pull_back(gz, z, gz, wide, param_grads)
             grad_padded, dw, db = _aten.convolution_backward(
@@ -178,7 +182,7 @@ def _backward(
             grad_b += db
             if grad_image is not None:
                 column = torch.zeros_like(part)
-                for p, phase in enumerate(torch.split(fold_border(grad_padded, _ROWS), size)):
+                for p, phase in enumerate(_by_phase(fold_border(grad_padded, _ROWS), up)):
                     contract(plan.rows.forth[p].t(), phase, _ROWS, out=column, keep=1.0)
                 target = grad_image[start : start + plan.images]
                 contract(plan.columns.forth[r].t(), column, _COLUMNS, out=target, keep=1.0)
