@@ -189,10 +189,12 @@ def test_autocast_resamples_in_single_precision() -> None:
 
 
 @pytest.mark.slow
-def test_torch_compile_equals_eager_for_any_batch() -> None:
-    model = disturbed(tiny_model(class_depth=1))
+def test_torch_compile_equals_eager_for_another_batch() -> None:
+    model = disturbed(
+        create_xcit("xcit_pico_6_p4_af", depth=1, class_depth=1, num_classes=5, img_size=16)
+    )
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    for batch in (2, 3, 5):  # the second makes the batch size symbolic, the third reuses that
+    for batch in (2, 3):  # the second size makes the compiler generalise
         x = torch.randn(batch, 3, 16, 16)
         results = []
         for m in (model, compiled):
