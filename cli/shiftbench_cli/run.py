@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import click
 
 from aft_models.errors import AftModelsError
-from shiftbench import distributed
 from shiftbench.benchmark import Execution, run
 from shiftbench.datasets import load_dataset
 from shiftbench.datasets.base import Camera
@@ -20,17 +18,9 @@ from shiftbench.models import default_models, load_model
 from shiftbench.results import Record, ResultStore
 from shiftbench.settings import PRECISIONS, Settings, attack_names
 from shiftbench_cli import report
-from shiftbench_cli.main import INTERRUPTED
+from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress
 from shiftbench_cli.thresholds import Threshold
-
-
-class _Command(click.Command):
-    """Keeps the words of the command line, for the processes that `--nproc` starts."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta["words"] = list(args)
-        return super().parse_args(ctx, args)
 
 
 def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
@@ -106,7 +96,7 @@ class Request:
         )
 
 
-@click.command(cls=_Command, name="run")
+@click.command(cls=SharedCommand, name="run")
 @click.option("-m", "--model", "models", multiple=True, help="Repeatable. Default: bundled models.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for a single --model.")
 @click.option("-d", "--data", default="scenes", show_default=True, metavar="NAME[:PATH]")
@@ -170,19 +160,12 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     """
     request = Request(**options)
     request.check()
-    if request.nproc > 1 and not distributed.in_torchrun():
-        return distributed.launch(request.nproc, ["shiftbench_cli", "run", *ctx.meta["words"]])
-    with distributed.joined(request.device) as group:
-        try:
-            return _evaluate(request, group)
-        except ShiftbenchError as error:
-            if group.is_main:
-                raise
-            return error.exit_code  # the main process has the same error, and says it
-        except KeyboardInterrupt:
-            if group.is_main and not distributed.is_launched():
-                raise
-            sys.exit(INTERRUPTED)  # whoever started us says it
+    return share(
+        ctx,
+        lambda group: _evaluate(request, group),
+        nproc=request.nproc,
+        device=request.device,
+    )
 
 
 def _evaluate(request: Request, group: Group) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import torch
 from torch import nn
 
 import aft_models
-from aft_models.errors import AftModelsError
 from aft_models.training.checkpoint import Identity
 from aft_models.training.export import Source, export
 from aft_models.training.finetune import load_backbone
@@ -28,25 +26,16 @@ from aft_models.training.meter import Progress
 from aft_models.training.processes import Processes
 from aft_models.training.recipe import Recipe, get_recipe, override
 from aft_models.weights import load_state_dict
-from shiftbench import distributed
 from shiftbench.datasets import load_dataset
-from shiftbench.errors import ShiftbenchError, UsageError
+from shiftbench.errors import UsageError
 from shiftbench.models.checkpoint import read_state_dict
 from shiftbench.registry import unknown_name
 from shiftbench.statistics import wilson
 from shiftbench_cli import render
-from shiftbench_cli.main import INTERRUPTED
+from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.training_data import Inputs, Scores
 
 LINE_SECONDS = 10.0  # between two lines of progress
-
-
-class _Command(click.Command):
-    """Keeps the words of the command line, for the processes that `--nproc` starts."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta["words"] = list(args)
-        return super().parse_args(ctx, args)
 
 
 @dataclass(frozen=True)
@@ -100,7 +89,7 @@ class Request:
             )
 
 
-@click.command(cls=_Command, name="train")
+@click.command(cls=SharedCommand, name="train")
 @click.option("-m", "--model", required=True, help="A bundled model: xcit_nano_12_p16_af, ...")
 @click.option("-d", "--data", required=True, metavar="NAME[:PATH]", help="What to learn.")
 @click.option("--recipe", required=True, help="See `shiftbench list recipes`.")
@@ -149,19 +138,12 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     request = Request(**options)
     request.check()
     recipe = override(get_recipe(request.recipe).for_model(request.architecture), request.changes)
-    if request.nproc > 1 and not distributed.in_torchrun():
-        return distributed.launch(request.nproc, ["shiftbench_cli", "train", *ctx.meta["words"]])
-    with distributed.joined(request.device) as group:
-        try:
-            return _train(request, recipe, Processes(group.rank, group.size), group.local_rank)
-        except (ShiftbenchError, AftModelsError) as error:
-            if group.is_main:
-                raise
-            return getattr(error, "exit_code", 2)  # the main process says it
-        except KeyboardInterrupt:
-            if group.is_main and not distributed.is_launched():
-                raise
-            sys.exit(INTERRUPTED)
+    return share(
+        ctx,
+        lambda group: _train(request, recipe, Processes(group.rank, group.size), group.local_rank),
+        nproc=request.nproc,
+        device=request.device,
+    )
 
 
 def _train(request: Request, recipe: Recipe, processes: Processes, local_rank: int) -> int:

@@ -1,0 +1,42 @@
+"""Commands that several processes can share: `--nproc N`, or an outer torchrun."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import click
+
+from aft_models.errors import AftModelsError
+from shiftbench import distributed
+from shiftbench.distributed import Group
+from shiftbench.errors import ShiftbenchError
+from shiftbench_cli.main import INTERRUPTED
+
+
+class SharedCommand(click.Command):
+    """Keeps the words of the command line, for the processes that `--nproc` starts."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses as ever."""
+        ctx.meta["words"] = list(args)
+        return super().parse_args(ctx, args)
+
+
+def share(ctx: click.Context, work: Callable[[Group], int], *, nproc: int, device: str) -> int:
+    """Does `work` as one of the processes that share it, or starts them; returns an exit code."""
+    if nproc > 1 and not distributed.in_torchrun():
+        name = ctx.command.name or ""
+        return distributed.launch(nproc, ["shiftbench_cli", name, *ctx.meta["words"]])
+    with distributed.joined(device) as group:
+        try:
+            return work(group)
+        except (ShiftbenchError, AftModelsError) as error:
+            if group.is_main:
+                raise
+            # The main process has the same error, and says it.
+            return error.exit_code if isinstance(error, ShiftbenchError) else 2
+        except KeyboardInterrupt:
+            if group.is_main and not distributed.is_launched():
+                raise
+            sys.exit(INTERRUPTED)  # whoever started us says it
