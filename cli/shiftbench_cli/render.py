@@ -1,4 +1,4 @@
-"""What people see: the only module that knows rich."""
+"""What people see when the work is done; `progress` shows them the work. Only these know rich."""
 
 from __future__ import annotations
 
