@@ -133,12 +133,14 @@ def _open(folder: Path, parts: Parts, plan: Plan, *, fresh: bool) -> Record | No
 
 def _measure(plan: Plan, parts: Parts, engine: Engine, group: Group, watch: Watcher | None) -> None:
     finished = {task.name: parts.read(task.name) for task in plan.tasks}
-    done = [set() if rows is None else set(rows[IMAGE]) for rows in finished.values()]
-    left = sorted(set(plan.images) - set.intersection(*done))
+    left: set[int] = set()
+    for task in plan.tasks:
+        done = finished[task.name]
+        left |= set(plan.images_of(task)) - (set() if done is None else set(done[IMAGE]))
     # Every process must have seen the same parts before any of them writes new ones.
     group.barrier()
     rows = {task: frame for task, frame in finished.items() if frame is not None}
-    Worker(plan, engine, parts, watch).run(group.share(left), rows)
+    Worker(plan, engine, parts, watch).run(group.share(sorted(left)), rows)
 
 
 def _assemble(
@@ -147,7 +149,7 @@ def _assemble(
     """Joins the parts into a record, and removes them."""
     rows = {task.name: parts.read(task.name) for task in plan.tasks}
     complete = {task: frame for task, frame in rows.items() if frame is not None}
-    samples = join_samples(complete) if len(complete) == len(rows) else pd.DataFrame()
+    samples = join_samples(complete, plan) if len(complete) == len(rows) else pd.DataFrame()
     missing = len(plan.images) - len(samples)
     if missing and not plan.skips_bad:
         raise RecordError(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.leaderboard import attacks_of
-from shiftbench.results import Record
+from shiftbench.results import SEARCHED, Record
 from shiftbench.selection import is_upper_bound
 from shiftbench.statistics import PairedComparison, Score, compare_paired, wilson
 
@@ -71,6 +71,15 @@ def _require_same_settings(first: Record, second: Record) -> None:
                 f"{first.model.name} was run with {name}={a} and {second.model.name} with "
                 f"{name}={b}: run both alike to compare them"
             )
+
+
+def searched_by_both(samples: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which images of a comparison both records searched."""
+    both = np.ones(len(samples), dtype=bool)
+    for suffix in ("_first", "_second"):
+        if f"{SEARCHED}{suffix}" in samples:
+            both &= samples[f"{SEARCHED}{suffix}"].to_numpy(bool)
+    return both
 
 
 def survives(broken_radius: pd.Series, max_shift: int) -> NDArray[np.bool_]:
@@ -133,9 +142,15 @@ def compare(first: Record, second: Record, *, max_shift: int | None = None) -> C
     for kind in first.scores.consistency:
         if kind in second.scores.consistency:
             metrics.append(_metric(f"consistency_{kind}", *outcomes(f"consistent_{kind}")))
+    both = samples[searched_by_both(samples)]
+    if attacks and both.empty:
+        raise RecordError(
+            f"{first.model.name} and {second.model.name} searched different images: "
+            "run both with the same --search-limit and --seed"
+        )
     for attack in attacks:
         kept = [
-            survives(samples[f"{attack}_broken_radius{suffix}"], radius)
+            survives(both[f"{attack}_broken_radius{suffix}"], radius)
             for suffix in ("_first", "_second")
         ]
         metrics.append(_metric(f"adversarial_{attack}", kept[0], kept[1], upper_bound=bound))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shiftbench.attacks import ATTACKS
-from shiftbench.compare import Comparison, common_attacks, survives
+from shiftbench.compare import Comparison, common_attacks, searched_by_both, survives
 from shiftbench.datasets import Camera, ImageSet, load_dataset
 from shiftbench.errors import DataError, RecordError, UsageError
 from shiftbench.geometry import Geometry
@@ -144,6 +144,7 @@ def build_gallery(
     dataset = open_images(first, data)
     index_of = {key: index for index, key in enumerate(dataset.keys)}
     samples, names = comparison.samples, dataset.class_names
+    samples = samples[searched_by_both(samples)]
     kept = [
         survives(samples[f"{attack}_broken_radius{side}"], comparison.max_shift)
         for side in ("_first", "_second")

@@ -14,6 +14,7 @@ from torch import Tensor
 from shiftbench.attacks import ATTACKS
 from shiftbench.consistency import CONSISTENCIES
 from shiftbench.datasets.base import Camera, ImageSet
+from shiftbench.datasets.subset import balanced
 from shiftbench.engine import Engine
 from shiftbench.errors import UsageError
 from shiftbench.geometry import Geometry, geometry_for
@@ -39,6 +40,7 @@ class Plan:
     dataset: ImageSet
     geometry: Geometry
     images: Sequence[int]  # which images of the data set, ascending
+    searched: Sequence[int]  # those of them that the attacks search, ascending
     tasks: tuple[Task, ...]
     model: ModelInfo
     data: DataInfo
@@ -50,6 +52,10 @@ class Plan:
     def identity(self) -> dict[str, Any]:
         """What must agree with work that is there already."""
         return identity_of(self.model, self.data, self.settings)
+
+    def images_of(self, task: Task) -> Sequence[int]:
+        """The images that a task measures."""
+        return self.searched if isinstance(task, AttackTask) else self.images
 
     def stream(self, images: Sequence[int]) -> Canvases:
         """Decodes some images ahead, once for every task."""
@@ -109,13 +115,17 @@ def make_plan(
     needed = {f"attack {task.name!r} up to {task.grid.reach} px": _margin(task) for task in attacks}
     needed |= {f"consistency {task.kind.name!r}": task.kind.margin(task.span) for task in draws}
     geometry = _geometry(classifier, dataset, settings, needed)
-    images = range(len(dataset))
+    images: Sequence[int] = range(len(dataset))
+    searched = images
+    if settings.search_limit is not None:
+        searched = balanced(dataset.keys, dataset.labels, settings.search_limit, settings.seed)
     recipe = classifier.preprocessing
     return Plan(
         classifier=classifier,
         dataset=dataset,
         geometry=geometry,
         images=images,
+        searched=searched,
         tasks=(UnshiftedTask(), *draws, *attacks),
         model=ModelInfo(
             name=classifier.name,

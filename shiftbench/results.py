@@ -23,6 +23,7 @@ from shiftbench.statistics import Score
 SCHEMA = 1
 RECORD_FILE = "record.json"
 SAMPLES_FILE = "samples.parquet"
+SEARCHED = "searched"  # column of the samples: whether attacks searched the image; all if absent
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,11 @@ class Record:
             return pd.read_parquet(path)
         except (OSError, ValueError) as error:
             raise RecordError(f"cannot read {path}: {error}. Run the evaluation again.") from error
+
+
+def searched_samples(samples: pd.DataFrame) -> pd.DataFrame:
+    """The rows that the attacks' columns speak of."""
+    return samples[samples[SEARCHED]] if SEARCHED in samples else samples
 
 
 T = TypeVar("T")

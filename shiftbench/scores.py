@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from shiftbench.parts import IMAGE
-from shiftbench.results import OffsetScore, Scores
+from shiftbench.plan import Plan
+from shiftbench.results import SEARCHED, OffsetScore, Scores, searched_samples
 from shiftbench.search import adversarial_accuracy
 from shiftbench.statistics import wilson
 from shiftbench.tasks import UNSHIFTED, AttackTask, ConsistencyTask, Task, offset_counts
@@ -16,15 +17,23 @@ from shiftbench.tasks import UNSHIFTED, AttackTask, ConsistencyTask, Task, offse
 PASSES, SECONDS, NEAR_TIE = "passes", "seconds", "near_tie"
 
 
-def join_samples(rows: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row per image from the rows of every task, in the order of the data set."""
+def join_samples(rows: Mapping[str, pd.DataFrame], plan: Plan) -> pd.DataFrame:
+    """One row per image that every task of the plan has measured, in the order of the data set."""
+    by_image = {task: frame.set_index(IMAGE) for task, frame in rows.items()}
+    lacking = set[int]()
+    for task in plan.tasks:
+        lacking |= set(plan.images_of(task)) - set(by_image[task.name].index)
+    images = pd.Index([image for image in plan.images if image not in lacking], name=IMAGE)
     own = {
-        task: frame.set_index(IMAGE).drop(columns=[PASSES, SECONDS, NEAR_TIE])
-        for task, frame in rows.items()
+        task: frame.drop(columns=[PASSES, SECONDS, NEAR_TIE]).reindex(images)
+        for task, frame in by_image.items()
     }
-    ties = pd.concat([frame.set_index(IMAGE)[NEAR_TIE] for frame in rows.values()], axis=1)
-    table = pd.concat([own.pop(UNSHIFTED), *own.values()], axis=1, join="inner")
-    return table.assign(near_tie=ties.any(axis=1)).sort_index().reset_index(drop=True)
+    ties = pd.concat([frame[NEAR_TIE] for frame in by_image.values()], axis=1).reindex(images)
+    table = pd.concat([own.pop(UNSHIFTED), *own.values()], axis=1)
+    table = table.assign(near_tie=ties.eq(True).any(axis=1))
+    if len(plan.searched) < len(plan.images):
+        table[SEARCHED] = images.isin(plan.searched)
+    return table.reset_index(drop=True)
 
 
 def score_samples(samples: pd.DataFrame, tasks: Sequence[Task]) -> Scores:
@@ -32,19 +41,20 @@ def score_samples(samples: pd.DataFrame, tasks: Sequence[Task]) -> Scores:
     correct = int((samples["label"] == samples["prediction"]).sum())
     attacks = [task for task in tasks if isinstance(task, AttackTask)]
     draws = [task for task in tasks if isinstance(task, ConsistencyTask)]
+    searched = searched_samples(samples)
     return Scores(
         accuracy=wilson(correct, len(samples)),
         consistency={task.kind.name: task.score(samples) for task in draws},
         mean_change={task.kind.name: task.mean_change(samples) for task in draws},
         adversarial={
             task.name: {
-                s: adversarial_accuracy(samples[f"{task.name}_broken_radius"], s)
+                s: adversarial_accuracy(searched[f"{task.name}_broken_radius"], s)
                 for s in range(task.grid.radius + 1)
             }
             for task in attacks
         },
         offsets={
-            task.name: _offset_scores(samples, task)
+            task.name: _offset_scores(searched, task)
             for task in attacks
             if f"{task.name}_bitmap" in samples
         },

@@ -77,12 +77,10 @@ def data_label(record: Record) -> str:
 
 def same_images(records: Sequence[Record]) -> bool:
     """Whether every record was measured on the same images."""
-    measured = {
-        # Subsets of one data set differ in the digest of their images.
-        (r.data.name, r.data.split, r.data.images, r.data.fingerprint, r.settings.get("images"))
-        for r in records
-    }
-    return len(measured) <= 1
+    # Subsets of one data set differ in the digest of their images, or in how many were searched.
+    subsets = {(r.settings.get("images"), r.settings.get("search_limit")) for r in records}
+    sets = {(r.data.name, r.data.split, r.data.images, r.data.fingerprint) for r in records}
+    return len(sets) <= 1 and len(subsets) <= 1
 
 
 def require_same_images(records: Sequence[Record], *, what: str) -> None:

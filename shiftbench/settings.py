@@ -29,6 +29,7 @@ class Settings:
     consistency: tuple[str, ...] = ("integer", "half", "crop")
     repeats: int = 1  # random shifts per image
     limit: int | None = None  # size of the class-balanced subset
+    search_limit: int | None = None  # size of its part whose grids are searched
     seed: int = 0
     precision: str = "fp32"
     compile: bool = False  # compiled kernels round differently

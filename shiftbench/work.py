@@ -70,7 +70,7 @@ class Worker:
         for task in self.plan.tasks:
             rows = finished.get(task.name)
             done = set() if rows is None else set(rows[IMAGE])
-            self._missing[task.name] = set(images) - done
+            self._missing[task.name] = set(images) & set(self.plan.images_of(task)) - done
             tally = Tally(task.name, len(done), len(done) + len(self._missing[task.name]))
             self._tallies[task.name] = tally if rows is None else _count(tally, task.score(rows))
         todo = sorted(set[int]().union(*self._missing.values()))

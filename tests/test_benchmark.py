@@ -153,6 +153,46 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert {path.name for path in folder.iterdir()} == {"record.json", "samples.parquet"}
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_a_partial_search_is_part_of_the_whole_one(
+    full: bool,
+    classifier: Classifier,
+    dataset: Scenes,
+    undisturbed: pd.DataFrame,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shiftbench.pace.FIRST", 8)
+    monkeypatch.setattr("shiftbench.pace.GROWTH", 1)
+    settings = replace(SETTINGS, search_limit=11, mode="full_grid" if full else "exhaustive")
+    store = ResultStore(tmp_path)
+    seen: list[work.Tally] = []
+
+    def stop(tally: work.Tally) -> None:
+        seen.append(tally)
+        if len(seen) == 20:
+            raise StopError
+
+    with pytest.raises(StopError):
+        run(classifier, dataset, settings, store, execution=CPU, watch=stop)
+    record = run(classifier, dataset, settings, store, execution=CPU).record
+    rows = record.samples()
+    searched = rows.pop("searched")
+    assert searched.sum() == 11
+    assert {bool(s) for s in searched} == {True, False}
+    attacked = [c for c in undisturbed if str(c).startswith(("crop_", "camera_"))]
+    whole = [c for c in undisturbed if c not in (*attacked, "near_tie")]
+    assert_same(rows[whole], undisturbed[whole])
+    assert_same(rows.loc[searched, attacked], undisturbed.loc[searched, attacked])
+    assert rows.loc[~searched, attacked].isna().all(axis=None)
+    assert record.scores.accuracy.n == len(dataset)
+    assert {score.n for score in record.scores.adversarial["crop"].values()} == {11}
+    survivors = int(undisturbed.loc[searched, "crop_broken_radius"].isna().sum())
+    assert record.scores.adversarial["crop"][2].value == pytest.approx(survivors / 11)
+    if full:
+        assert {offset.n for offset in record.scores.offsets["crop"]} == {11}
+
+
 def test_a_finished_run_is_not_repeated_and_never_mixed(
     classifier: Classifier, model: Nervous, dataset: Scenes, tmp_path: Path
 ) -> None:

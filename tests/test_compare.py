@@ -112,6 +112,23 @@ def test_only_the_same_images_labels_and_settings_can_be_paired(tmp_path: Path):
         compare(a, padded)
 
 
+def test_attacks_are_compared_on_the_images_both_searched(tmp_path: Path):
+    a, b = pair(tmp_path)
+    for record, searched in ((a, range(0, 4)), (b, range(2, 10))):
+        assert record.folder is not None
+        rows = record.samples()
+        rows["searched"] = rows.index.isin(searched)
+        rows.to_parquet(record.folder / "samples.parquet", index=False)
+    metrics = {m.metric: m for m in compare(a, b).metrics}
+    assert metrics["accuracy"].paired.n == 10
+    crop = metrics["adversarial_crop"]  # images 2 and 3: `a` keeps both, `b` neither
+    assert (crop.first.value, crop.second.value, crop.paired.n) == (1.0, 0.0, 2)
+    rows["searched"] = rows.index.isin([9])
+    rows.to_parquet(b.folder / "samples.parquet", index=False)
+    with pytest.raises(RecordError, match="searched different images"):
+        compare(a, b)
+
+
 def test_the_order_of_the_images_does_not_matter(tmp_path: Path):
     a, b = pair(tmp_path)
     assert b.folder is not None

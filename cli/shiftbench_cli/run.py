@@ -48,6 +48,7 @@ class Request:
     mode: str
     full_grid: bool
     limit: int | None
+    search_limit: int | None
     class_map: Path | None
     download: bool
     skip_bad: bool
@@ -87,6 +88,7 @@ class Request:
             consistency=Settings.consistency if self.consistency else (),
             repeats=self.repeats,
             limit=self.limit,
+            search_limit=self.search_limit,
             seed=self.seed,
             precision=self.precision,
             compile=self.compiled,
@@ -113,6 +115,9 @@ class Request:
 )
 @click.option("--full-grid", is_flag=True, help="Measure every offset of every image.")
 @click.option("--limit", type=click.IntRange(min=1), help="Fixed, class-balanced subset.")
+@click.option(
+    "--search-limit", type=click.IntRange(min=1), help="Search a subset; accuracy on all."
+)
 @click.option(
     "--class-map", type=click.Path(path_type=Path), help="JSON or CSV: folder name to class."
 )
