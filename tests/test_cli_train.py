@@ -61,9 +61,11 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(
 
     # What was exported is a start for fine-tuning.
     tuned = words(tmp_path / "tuned", "xcit_pico_6_p8", "--checkpoint", result["export"])
-    out, _ = train(*tuned, "-q", capture=capsys)
+    out, _ = train(*tuned, "-q", "--score-every", "0", capture=capsys)
     assert "accuracy: " in out
     assert "n=24" in out
+    with (tmp_path / "tuned" / "log.csv").open() as file:
+        assert [row["accuracy"] != "" for row in csv.DictReader(file)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -96,5 +98,5 @@ def test_a_wrong_request_is_one_sentence(
 
 def test_every_option_is_explained_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = train("-h", capture=capsys)
-    for option in ("--recipe", "--set", "--pretrained", "--nproc", "--shift-every", "--resume"):
+    for option in ("--recipe", "--set", "--pretrained", "--nproc", "--score-every", "--resume"):
         assert option in out

@@ -53,6 +53,7 @@ class Request:
     split: str | None
     limit: int | None
     download: bool
+    score_every: int
     shift_every: int
     shift_images: int
     workers: int
@@ -105,6 +106,9 @@ class Request:
 @click.option("--split", help="Part to score on. Default: the one people evaluate on.")
 @click.option("--limit", type=click.IntRange(min=1), help="Balanced subset of either part.")
 @click.option("--download", is_flag=True, help="Let a data set be downloaded.")
+@click.option(
+    "--score-every", default=1, show_default=True, help="Epochs between accuracies; 0: at end."
+)
 @click.option(
     "--shift-every", default=10, show_default=True, help="Epochs between shift scores; 0: at end."
 )
@@ -166,7 +170,14 @@ def _train(request: Request, recipe: Recipe, processes: Processes, local_rank: i
     model = _build(request, recipe, len(data.class_names))
     inputs = Inputs(recipe, processes, request.workers, request.seed)
     identity = Identity(request.model, recipe, request.seed, len(data.class_names))
-    scores = Scores(scored, inputs, machine, every=request.shift_every, images=request.shift_images)
+    scores = Scores(
+        scored,
+        inputs,
+        machine,
+        every=request.score_every,
+        shift_every=request.shift_every,
+        shift_images=request.shift_images,
+    )
     outcome = train(
         model,
         inputs.training(data),

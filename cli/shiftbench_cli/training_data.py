@@ -86,10 +86,17 @@ class Inputs:
 
 
 class Scores:
-    """Accuracy after every epoch, agreement under random shifts after every k-th."""
+    """Accuracy and agreement under random shifts, each after every k-th epoch and the last."""
 
     def __init__(
-        self, data: ImageSet, inputs: Inputs, machine: Machine, *, every: int, images: int
+        self,
+        data: ImageSet,
+        inputs: Inputs,
+        machine: Machine,
+        *,
+        every: int,
+        shift_every: int,
+        shift_images: int,
     ) -> None:
         """Reads the images once where the recipe holds them in memory.
 
@@ -97,15 +104,16 @@ class Scores:
             data: What the model is scored on.
             inputs: How images become batches.
             machine: What the model runs on.
-            every: Epochs between two measurements of consistency; 0 for none but the last.
-            images: How many images consistency takes, balanced over the classes.
+            every: Epochs between two measurements of accuracy; 0 for none but the last.
+            shift_every: Epochs between two measurements of consistency; 0 likewise.
+            shift_images: How many images consistency takes, balanced over the classes.
         """
         self._machine = machine
         self._processes = inputs.processes
         self._epochs = inputs.recipe.epochs
-        self._every = every
+        self._every, self._shift_every = every, shift_every
         self._batches = inputs.evaluation(data, inputs.processes)
-        chosen = subset(data, balanced(data.keys, data.labels, images, seed=0))
+        chosen = subset(data, balanced(data.keys, data.labels, shift_images, seed=0))
         self._keys = chosen.keys
         self.counts = {  # score -> how many images it is of
             "accuracy": len(data),
@@ -115,10 +123,15 @@ class Scores:
 
     def __call__(self, model: nn.Module, epoch: int) -> Mapping[str, float]:
         """The columns of the log for a finished epoch."""
-        scores = {"accuracy": accuracy(model, self._batches, self._machine, self._processes)}
-        if epoch == self._epochs or (self._every and epoch % self._every == 0):
+        scores = {}
+        if self._due(epoch, self._every):
+            scores["accuracy"] = accuracy(model, self._batches, self._machine, self._processes)
+        if self._due(epoch, self._shift_every):
             scores |= self._consistencies(model)
         return scores
+
+    def _due(self, epoch: int, every: int) -> bool:
+        return epoch == self._epochs or (every > 0 and epoch % every == 0)
 
     def _consistencies(self, model: nn.Module) -> dict[str, float]:
         """Every process measures the same few images, and so has the same answer."""
