@@ -1,9 +1,10 @@
-"""Alias-free activations: up-sample, apply, low-pass, sub-sample, without ever up-sampling.
+"""Alias-free activations: up-sample, apply, low-pass, sub-sample, by products with small matrices.
 
 An up-sampled image is its ``up * up`` phases, each the image shifted by a fraction of a pixel.
 Applying a pointwise function to every phase and bringing each back with the transposed shift is
 therefore the whole operation (``docs/alias-free.md`` has the derivation), and needs only products
-with ``n x n`` matrices. The backward pass saves the input alone and visits the phases again.
+with ``n x n`` matrices. Large images go phase by phase; a grid of tokens is small enough to be
+up-sampled whole. Either way the backward pass saves the input alone and computes the rest again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,12 +27,17 @@ from aft_models.resample import (
     contract,
     downsample_matrix,
     shift_matrix,
+    upsample_matrix,
     working_dtype,
 )
 
 # Elements per temporary and thread on a CPU: the phases of a chunk of images stay in the cache,
 # and no temporary is large enough for the allocator to return it to the system each time.
 _CPU_CHUNK = 2**19
+
+# Up to this many samples an axis is cheaper to up-sample outright: memory is the limit there, and
+# fewer, larger products move less of it than the phases do, for half again as many operations.
+_SMALL = 16
 
 # Least-squares fit of GELU on [-2, 2], so that a network starts from a familiar shape.
 GELU_QUADRATIC = (0.0169394634, 0.5, 0.3078363964)
@@ -89,7 +96,7 @@ def remove_nyquist_(x: Tensor, vector: Tensor | None, axis: int) -> None:
     contract(vector[:, None], component, axis, out=x, keep=1.0, scale=-1.0 / n)
 
 
-class _PhasewiseActivation(torch.autograd.Function):
+class _AliasFree(torch.autograd.Function):
     """The operator for one contiguous layout; saves its input and the parameters only."""
 
     @staticmethod
@@ -98,112 +105,206 @@ class _PhasewiseActivation(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, *params)
         ctx.settings = (function, up, down, axis)
+        dtype = working_dtype(x.dtype)
         with torch.autocast(x.device.type, enabled=False):
-            return _forward(x, function, up, down, axis, params)
+            plan = _plan(x, up, down, axis)
+            wide = [p.to(dtype) for p in params]
+            y = x.new_empty(plan.result_shape, dtype=dtype)
+            for start in chunk_starts(x.shape[0], plan.images):
+                chunk = slice(start, start + plan.images)
+                plan.forward(x[chunk].to(dtype), y[chunk], function, wide)
+        return y.to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, *params = ctx.saved_tensors
         function, up, down, axis = ctx.settings
+        dtype = working_dtype(x.dtype)
+        grad = grad.contiguous()
         with torch.autocast(x.device.type, enabled=False):
-            grad_x, param_grads = _backward(grad, x, function, up, down, axis, params)
-        return (grad_x, None, None, None, None, *param_grads)
+            plan = _plan(x, up, down, axis)
+            wide = [p.to(dtype) for p in params]
+            totals = [torch.zeros_like(p) for p in wide]
+            grad_x = x.new_empty(x.shape, dtype=dtype)
+            for start in chunk_starts(x.shape[0], plan.images):
+                chunk = slice(start, start + plan.images)
+                part, g = x[chunk].to(dtype), grad[chunk].to(dtype)
+                plan.backward(g, part, grad_x[chunk], function, wide, totals)
+        narrow = [total.to(p.dtype) for total, p in zip(totals, params, strict=True)]
+        return (grad_x.to(x.dtype), None, None, None, None, *narrow)
 
 
-def _axes(
-    x: Tensor, up: int, down: int, axis: int, dtype: torch.dtype
-) -> tuple[AxisPhases, AxisPhases]:
-    rows, columns = (AxisPhases.of(x.shape[a], up, down, x.device, dtype) for a in (axis, axis + 1))
-    return rows, columns
+class _Plan:
+    """Matrices and buffers for a chunk of images whose rows and columns are ``axis, axis + 1``."""
+
+    def __init__(self, x: Tensor, up: int, down: int, axis: int) -> None:
+        self.like, self.dtype, self.axis = x, working_dtype(x.dtype), axis
+        self.height, self.width = x.shape[axis], x.shape[axis + 1]
+        self.up, self.down = up, down
+        self.images = chunk_images(x, x[0].numel())
+        self.result_shape = self.shape(x.shape[0], self.height // down, self.width // down)
+
+    def shape(self, images: int, height: int, width: int) -> list[int]:
+        """A shape in this layout."""
+        rest = self.like.shape
+        return [images, *rest[1 : self.axis], height, width, *rest[self.axis + 2 :]]
+
+    def buffer(self, height: int, width: int) -> Tensor:
+        """Room for a chunk at another size."""
+        return self.like.new_empty(self.shape(self.images, height, width), dtype=self.dtype)
 
 
-# Both passes visit the column phases in the outer loop and the row phases in the inner one: a
-# product along the rows has the longer contiguous lines and is the cheaper of the two.
+class _Whole(_Plan):
+    """Forms the fine grid: ``D f(U x)`` as it is written. For few samples per axis."""
+
+    def __init__(self, x: Tensor, up: int, down: int, axis: int) -> None:
+        super().__init__(x, up, down, axis)
+        self.images = chunk_images(x, up**2 * x[0].numel())
+        height, width = self.height, self.width
+        like: dict[str, Any] = {"device": x.device, "dtype": self.dtype}
+        self.up_rows, self.up_columns = (upsample_matrix(n, up, **like) for n in (height, width))
+        self.down_rows, self.down_columns = (
+            downsample_matrix(n * up, n // down, **like) for n in (height, width)
+        )
+        self.fine = self.buffer(up * height, up * width)
+        self.tall = self.buffer(height, up * width)
+        self.short = self.tall if down == 1 else self.buffer(height // down, up * width)
+
+    def up_sample(self, x: Tensor) -> Tensor:
+        """The fine grid of a chunk."""
+        size = x.shape[0]
+        wide = contract(self.up_columns, x, self.axis + 1, out=self.tall[:size])
+        return contract(self.up_rows, wide, self.axis, out=self.fine[:size])
+
+    def forward(
+        self, x: Tensor, out: Tensor, function: Pointwise, params: Sequence[Tensor]
+    ) -> None:
+        """Write the activation of ``x`` to ``out``."""
+        fine = self.up_sample(x)
+        function.apply_(fine, params)
+        low = contract(self.down_rows, fine, self.axis, out=self.short[: x.shape[0]])
+        contract(self.down_columns, low, self.axis + 1, out=out)
+
+    def backward(
+        self,
+        grad: Tensor,
+        x: Tensor,
+        out: Tensor,
+        function: Pointwise,
+        params: Sequence[Tensor],
+        totals: Sequence[Tensor],
+    ) -> None:
+        """Write the gradient with respect to ``x`` to ``out``; add to the parameters' ones."""
+        axis, size = self.axis, x.shape[0]
+        fine = self.up_sample(x)
+        wide = contract(self.down_columns.t(), grad, axis + 1, out=self.short[:size])
+        slope = self.slope[:size]
+        contract(self.down_rows.t(), wide, axis, out=slope)
+        function.pull_back(slope, fine, slope, params, totals)
+        tall = contract(self.up_rows.t(), slope, axis, out=self.tall[:size])
+        contract(self.up_columns.t(), tall, axis + 1, out=out)
+
+    @cached_property
+    def slope(self) -> Tensor:
+        """Of the function on the fine grid, times the gradient; only the backward pass needs it."""
+        return torch.empty_like(self.fine)
 
 
-def _forward(
-    x: Tensor, function: Pointwise, up: int, down: int, axis: int, params: Sequence[Tensor]
-) -> Tensor:
-    dtype = working_dtype(x.dtype)
-    params = [p.to(dtype) for p in params]
-    rows, columns = _axes(x, up, down, axis, dtype)
-    shape = list(x.shape)
-    short = [*shape[:axis], shape[axis] // down, *shape[axis + 1 :]]
-    small = [*short[: axis + 1], short[axis + 1] // down, *short[axis + 2 :]]
-    y = x.new_empty(small, dtype=dtype)
-    images = chunk_images(x, x[0].numel())
-    shifted, phase = x.new_empty([2, images, *shape[1:]], dtype=dtype)
-    gathered = x.new_empty([images, *short[1:]], dtype=dtype)
-    direct = down == 1  # phase 0 comes back as it is; only its Nyquist component has to go
-    share = 1.0 / up**2
-    for start in chunk_starts(shape[0], images):
-        part = x[start : start + images].to(dtype)
-        out, size = y[start : start + images], part.shape[0]
-        t, column = phase[:size], gathered[:size]
-        for r in range(up):
-            v = part if r == 0 else contract(columns.forth[r], part, axis + 1, out=shifted[:size])
+class _Phases(_Plan):
+    """Visits the phases one by one and never forms the fine grid. For many samples per axis.
+
+    The column phases are the outer loop and the row phases the inner one: a product along the rows
+    has the longer contiguous lines and is the cheaper of the two.
+    """
+
+    def __init__(self, x: Tensor, up: int, down: int, axis: int) -> None:
+        super().__init__(x, up, down, axis)
+        self.rows, self.columns = (
+            AxisPhases.of(n, up, down, x.device, self.dtype) for n in (self.height, self.width)
+        )
+        self.direct = down == 1  # phase 0 comes back as it is but for its Nyquist component
+        self.share = 1.0 / up**2
+        self.shifted = self.buffer(self.height, self.width)
+        self.phase = self.buffer(self.height, self.width)
+        self.column = self.buffer(self.height // down, self.width)
+
+    def shift(self, x: Tensor, r: int) -> Tensor:
+        """Column phase ``r``."""
+        if r == 0:
+            return x
+        return contract(self.columns.forth[r], x, self.axis + 1, out=self.shifted[: x.shape[0]])
+
+    def remove_nyquist_(self, y: Tensor) -> None:
+        """Of both axes."""
+        remove_nyquist_(y, self.columns.nyquist, self.axis + 1)
+        remove_nyquist_(y, self.rows.nyquist, self.axis)
+
+    def forward(
+        self, x: Tensor, out: Tensor, function: Pointwise, params: Sequence[Tensor]
+    ) -> None:
+        """Write the activation of ``x`` to ``out``."""
+        axis, rows, direct = self.axis, self.rows, self.direct
+        t, column = self.phase[: x.shape[0]], self.column[: x.shape[0]]
+        for r in range(self.up):
+            v = self.shift(x, r)
             target = out if direct and r == 0 else column
             function.apply_to(v, target if direct else t, params)
             if not direct:
                 contract(rows.back[0], t, axis, out=target)
-            for p in range(1, up):
+            for p in range(1, self.up):
                 contract(rows.forth[p], v, axis, out=t)
                 function.apply_(t, params)
                 contract(rows.back[p], t, axis, out=target, keep=1.0)
             if target is not out:
-                keep = 0.0 if r == 0 else share if direct and r == 1 else 1.0
-                contract(columns.back[r], column, axis + 1, out=out, keep=keep, scale=share)
-        remove_nyquist_(out, columns.nyquist, axis + 1)
-        remove_nyquist_(out, rows.nyquist, axis)
-    return y.to(x.dtype)
+                keep = 0.0 if r == 0 else self.share if direct and r == 1 else 1.0
+                back = self.columns.back[r]
+                contract(back, column, axis + 1, out=out, keep=keep, scale=self.share)
+        self.remove_nyquist_(out)
 
-
-def _backward(
-    grad: Tensor,
-    x: Tensor,
-    function: Pointwise,
-    up: int,
-    down: int,
-    axis: int,
-    params: Sequence[Tensor],
-) -> tuple[Tensor, list[Tensor]]:
-    dtype = working_dtype(x.dtype)
-    wide = [p.to(dtype) for p in params]
-    param_grads = [torch.zeros_like(p) for p in wide]
-    rows, columns = _axes(x, up, down, axis, dtype)
-    shape = list(x.shape)
-    short = [*shape[:axis], shape[axis] // down, *shape[axis + 1 :]]
-    grad = grad.contiguous()
-    grad_x = x.new_empty(shape, dtype=dtype)
-    images = chunk_images(x, x[0].numel())
-    shifted, phase, slope, total = x.new_empty([4, images, *shape[1:]], dtype=dtype)
-    spread = x.new_empty([images, *short[1:]], dtype=dtype)
-    direct = down == 1
-    for start in chunk_starts(shape[0], images):
-        part = x[start : start + images].to(dtype)
-        out, size = grad_x[start : start + images], part.shape[0]
-        z, t, column = phase[:size], slope[:size], spread[:size]
-        g = grad[start : start + images].to(dtype) * (1.0 / up**2)
-        remove_nyquist_(g, columns.nyquist, axis + 1)
-        remove_nyquist_(g, rows.nyquist, axis)
-        for r in range(up):
-            v, q = part, g
-            if r > 0:
-                v = contract(columns.forth[r], part, axis + 1, out=shifted[:size])
-            if r > 0 or not direct:
+    def backward(
+        self,
+        grad: Tensor,
+        x: Tensor,
+        out: Tensor,
+        function: Pointwise,
+        params: Sequence[Tensor],
+        totals: Sequence[Tensor],
+    ) -> None:
+        """Write the gradient with respect to ``x`` to ``out``; add to the parameters' ones."""
+        axis, rows, columns, size = self.axis, self.rows, self.columns, x.shape[0]
+        z, t, column = self.phase[:size], self.slope[:size], self.column[:size]
+        g = grad * self.share
+        self.remove_nyquist_(g)
+        for r in range(self.up):
+            v, q = self.shift(x, r), g
+            if r > 0 or not self.direct:
                 q = contract(columns.back[r].t(), g, axis + 1, out=column)
-            target = out if r == 0 else total[:size]
-            first = q if direct else contract(rows.back[0].t(), q, axis, out=target)
-            function.pull_back(first, v, target, wide, param_grads)
-            for p in range(1, up):
+            target = self.total[:size] if r else out
+            first = q if self.direct else contract(rows.back[0].t(), q, axis, out=target)
+            function.pull_back(first, v, target, params, totals)
+            for p in range(1, self.up):
                 contract(rows.forth[p], v, axis, out=z)
                 contract(rows.back[p].t(), q, axis, out=t)
-                function.pull_back(t, z, t, wide, param_grads)
+                function.pull_back(t, z, t, params, totals)
                 contract(rows.forth[p].t(), t, axis, out=target, keep=1.0)
             if r > 0:
                 contract(columns.forth[r].t(), target, axis + 1, out=out, keep=1.0)
-    return grad_x.to(x.dtype), [g.to(p.dtype) for g, p in zip(param_grads, params, strict=True)]
+
+    @cached_property
+    def slope(self) -> Tensor:
+        """Of the function at a phase, times the gradient."""
+        return torch.empty_like(self.phase)
+
+    @cached_property
+    def total(self) -> Tensor:
+        """Over the row phases of a column phase."""
+        return torch.empty_like(self.phase)
+
+
+def _plan(x: Tensor, up: int, down: int, axis: int) -> _Whole | _Phases:
+    small = max(x.shape[axis], x.shape[axis + 1]) <= _SMALL
+    return _Whole(x, up, down, axis) if small else _Phases(x, up, down, axis)
 
 
 def phasewise_activation(
@@ -221,7 +322,7 @@ def phasewise_activation(
             raise AftModelsError(
                 f"cannot down-sample {x.shape[a]} samples by {down}: the factor must divide it"
             )
-    result: Tensor = _PhasewiseActivation.apply(x.contiguous(), function, up, down, axis, *params)
+    result: Tensor = _AliasFree.apply(x.contiguous(), function, up, down, axis, *params)
     return result
 
 

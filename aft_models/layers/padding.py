@@ -32,13 +32,11 @@ def circular_pad(x: Tensor, axis: int) -> Tensor:
     return result
 
 
-def wrap_border(
-    x: Tensor, axis: int, memory_format: torch.memory_format = torch.contiguous_format
-) -> Tensor:
-    """:func:`circular_pad` without a gradient, into the memory format asked for."""
+def wrap_border(x: Tensor, axis: int, *, out: Tensor | None = None) -> Tensor:
+    """:func:`circular_pad` without a gradient, into ``out`` if given."""
     height, width = x.shape[axis], x.shape[axis + 1]
-    shape = [*x.shape[:axis], height + 2, width + 2, *x.shape[axis + 2 :]]
-    out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format)
+    if out is None:
+        out = x.new_empty([*x.shape[:axis], height + 2, width + 2, *x.shape[axis + 2 :]])
     rows = out.narrow(axis, 1, height)
     rows.narrow(axis + 1, 1, width).copy_(x)
     rows.select(axis + 1, 0).copy_(x.select(axis + 1, width - 1))

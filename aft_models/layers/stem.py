@@ -94,9 +94,16 @@ class _Plan:
     def padded(self, part: Tensor, r: int) -> Tensor:
         """Column phase ``r`` of the image with all its row phases, wrapped: ``(up * b, ...)``."""
         v = part if r == 0 else contract(self.columns.forth[r], part, _COLUMNS)
-        phases = torch.cat([v, *(contract(s, v, _ROWS) for s in self.rows.forth[1:])])
-        last = self.axis == 1
-        return wrap_border(phases, _ROWS, torch.channels_last if last else torch.contiguous_format)
+        v = self.features(v)  # before the rows: a product along them does not mind the layout
+        axis, size = self.axis, v.shape[0]
+        sides = [side + 2 for side in self.shape[1:]]
+        out = v.new_empty(
+            [len(self.rows.forth) * size, *v.shape[1:axis], *sides, *v.shape[axis + 2 :]]
+        )
+        for p, matrix in enumerate(self.rows.forth):
+            phase = contract(matrix, v, axis) if p else v
+            wrap_border(phase, axis, out=out[p * size : (p + 1) * size])
+        return self.images_first(out)
 
     def features(self, x: Tensor) -> Tensor:
         """A convolution's ``(b, C, H, W)`` as a contiguous feature map, or back to front."""
