@@ -87,8 +87,10 @@ class Settings:
 
 
 def attack_names(names: Iterable[str], *, camera: bool) -> tuple[str, ...]:
-    """Resolves `all`, drops repetitions, keeps the registry's order."""
+    """Resolves `all` and `none`, drops repetitions, keeps the registry's order."""
     wanted = set(names)
+    if wanted == {"none"}:
+        return ()
     if not wanted or "all" in wanted:
         wanted = (wanted - {"all"}) | {
             name for name in ATTACKS if camera or ATTACKS.get(name).shift != "camera"

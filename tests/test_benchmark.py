@@ -372,6 +372,7 @@ def test_only_a_data_set_with_a_camera_can_move_it(classifier: Classifier, tmp_p
     assert attack_names(["all"], camera=False) == ("integer", "half", "crop", "bilinear")
     assert attack_names([], camera=True)[-1] == "camera"
     assert attack_names(["crop", "integer", "crop"], camera=False) == ("integer", "crop")
+    assert attack_names(["none"], camera=True) == ()
 
 
 def test_a_margin_that_is_not_there_is_an_error_with_ways_out(

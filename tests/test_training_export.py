@@ -65,6 +65,7 @@ def test_an_export_reloads_with_the_same_logits_and_says_how_it_was_made(tmp_pat
         tmp_path / "export",
         identity=identity,
         source=Source("scenes", "16 scenes", [str(i) for i in range(12)]),
+        images={"accuracy": 16},
     )
     images = torch.randn(4, 3, 16, 16)
     reloaded = load_weights(f"{NAME}.scenes", folder)
@@ -72,6 +73,7 @@ def test_an_export_reloads_with_the_same_logits_and_says_how_it_was_made(tmp_pat
         assert torch.equal(reloaded(images), outcome.model(images))
     card = weights_card(f"{NAME}.scenes", folder)
     assert card.scores == {"accuracy": 0.25}
+    assert card.images == {"accuracy": 16}
     assert card.recipe["name"] == "tiny"
     assert card.recipe["seed"] == 3
     assert card.crop_pct == 16 / 20

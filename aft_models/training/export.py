@@ -30,7 +30,7 @@ def export(
     *,
     identity: Identity,
     source: Source,
-    scores: Mapping[str, float] | None = None,
+    images: Mapping[str, int] | None = None,
 ) -> Path:
     """Writes the weights of a run and their card; returns the folder that holds them.
 
@@ -39,11 +39,9 @@ def export(
         folder: Made if missing.
         identity: Of the run: model, recipe and seed go into the card.
         source: What the model was trained on.
-        scores: Measured fractions; by default those of the last epoch.
+        images: How many images each score of the last epoch is of.
     """
     recipe = identity.recipe
-    if scores is None:
-        scores = {name: v for name, v in outcome.rows[-1].items() if name not in UNSCORED}
     card = WeightsCard(
         name=f"{identity.architecture}.{source.tag}",
         architecture=identity.architecture,
@@ -59,7 +57,8 @@ def export(
         recipe={"name": recipe.name, "seed": identity.seed, **recipe.settings()},
         data=source.words,
         epochs=recipe.epochs,
-        scores=dict(scores),
+        scores={name: v for name, v in outcome.rows[-1].items() if name not in UNSCORED},
+        images=dict(images or {}),
     )
     save_weights(outcome.model, folder, card)
     return folder

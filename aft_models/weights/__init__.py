@@ -56,6 +56,7 @@ class WeightsCard:
     data: str = ""  # what it was trained on, in words
     epochs: float = 0.0  # passes over the data
     scores: Mapping[str, float] = field(default_factory=dict)  # measured, as fractions in [0, 1]
+    images: Mapping[str, int] = field(default_factory=dict)  # how many images each score is of
     licence: str = "Apache-2.0"  # of the weights
     switches: Mapping[str, Any] = field(default_factory=dict)  # differences from the preset
 

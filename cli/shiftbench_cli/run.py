@@ -103,7 +103,7 @@ class Request:
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for a single --model.")
 @click.option("-d", "--data", default="scenes", show_default=True, metavar="NAME[:PATH]")
 @click.option("--split", help="Part of the data set. Default: the one people evaluate on.")
-@click.option("-a", "--attack", "attacks", multiple=True, help="Repeatable; or all. Default: all.")
+@click.option("-a", "--attack", "attacks", multiple=True, help="Repeatable; all (default) or none.")
 @click.option("--max-shift", default=6, show_default=True, help="Radius of the grid, in steps.")
 @click.option("--step", help="Pixels per step, such as 1/4. Default: each attack's own.")
 @click.option(

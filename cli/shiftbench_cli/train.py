@@ -197,6 +197,7 @@ def _train(request: Request, recipe: Recipe, processes: Processes, local_rank: i
             source=Source(
                 data.name, f"{data.name} {data.split}, {len(data)} images", data.class_names
             ),
+            images=scores.counts,
         )
         _print_result(outcome.rows[-1], scores.counts, folder, request.form)
     return 0
