@@ -123,6 +123,7 @@ def test_attacks_are_compared_on_the_images_both_searched(tmp_path: Path):
     assert metrics["accuracy"].paired.n == 10
     crop = metrics["adversarial_crop"]  # images 2 and 3: `a` keeps both, `b` neither
     assert (crop.first.value, crop.second.value, crop.paired.n) == (1.0, 0.0, 2)
+    assert "n=10, adversarial n=2" in " ".join(run("a", "b", "-r", tmp_path).stdout.split())
     rows["searched"] = rows.index.isin([9])
     rows.to_parquet(b.folder / "samples.parquet", index=False)
     with pytest.raises(RecordError, match="searched different images"):

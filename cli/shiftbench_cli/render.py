@@ -68,8 +68,9 @@ def print_leaderboard(table: Leaderboard) -> None:
             for column in columns:
                 cell = row.cells[column]
                 if isinstance(cell, Measured):
-                    text = percent(cell.score, bound=cell.upper_bound)
-                    line.append(text.replace(" ", "\n", 1))
+                    text = percent(cell.score, bound=cell.upper_bound).replace(" ", "\n", 1)
+                    own_n = cell.score.n != row.record.data.images
+                    line.append(f"{text}\nn={cell.score.n:,}" if own_n else text)
                 else:
                     line.append("")
             rows.append(line)
@@ -111,8 +112,11 @@ def print_comparison(comparison: Comparison) -> None:
         "only\nsecond",
         "McNemar\np",
     ]
+    counts = {metric.metric.partition("_")[0]: metric.paired.n for metric in comparison.metrics}
+    shown = [f"n={counts['accuracy']:,}"]
+    shown += [f"{kind} n={n:,}" for kind, n in counts.items() if n != counts["accuracy"]]
     caption = (
-        f"Percent with 95% intervals, n={comparison.metrics[0].paired.n:,}; adversarial up to "
+        f"Percent with 95% intervals, {', '.join(shown)}; adversarial up to "
         f"{comparison.max_shift} steps. Only first: images that the first alone gets right."
     )
     if any(metric.upper_bound for metric in comparison.metrics):
