@@ -71,8 +71,10 @@ def search_mode(record: Record) -> str:
 
 
 def data_label(record: Record) -> str:
-    """The images of a record in a few words: `cifar10 test, 10,000 images`."""
-    return f"{record.data.name} {record.data.split}, {record.data.images:,} images"
+    """The images of a record in a few words: `cifar10 test, 10,000 images, 2,000 searched`."""
+    label = f"{record.data.name} {record.data.split}, {record.data.images:,} images"
+    searched = record.settings.get("search_limit")
+    return label if searched is None else f"{label}, {searched:,} searched"
 
 
 def same_images(records: Sequence[Record]) -> bool:
