@@ -112,6 +112,15 @@ def test_activation_does_not_depend_on_the_chunks(
     torch.testing.assert_close(grad_parts, grad, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("size", [6, 20], ids=["whole", "phases"])
+def test_activation_is_one_graph_for_the_compiler(size: int) -> None:
+    layer = AliasFreeActivation("poly", channels=2, degree=3, layout="NHWC").double()
+    traced = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x = double(2, size, size, 2).requires_grad_()
+    assert_same_gradients(traced(x), layer(x), [x, layer.coefficients])
+    torch._dynamo.reset()
+
+
 def test_activation_keeps_channels_last() -> None:
     x = double(2, 3, 6, 8)
     layer = AliasFreeActivation("poly", channels=3, degree=2).double()

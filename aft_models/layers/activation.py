@@ -12,7 +12,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -107,12 +106,12 @@ class _AliasFree(torch.autograd.Function):
         ctx.settings = (function, up, down, axis)
         dtype = working_dtype(x.dtype)
         with torch.autocast(x.device.type, enabled=False):
-            plan = _plan(x, up, down, axis)
-            wide = [p.to(dtype) for p in params]
+            plan = _plan(x, up, down, axis, slopes=False)
+            applied = _Function(function, [p.to(dtype) for p in params])
             y = x.new_empty(plan.result_shape, dtype=dtype)
             for start in chunk_starts(x.shape[0], plan.images):
                 chunk = slice(start, start + plan.images)
-                plan.forward(x[chunk].to(dtype), y[chunk], function, wide)
+                plan.forward(x[chunk].to(dtype), y[chunk], applied)
         return y.to(x.dtype)
 
     @staticmethod
@@ -123,16 +122,32 @@ class _AliasFree(torch.autograd.Function):
         dtype = working_dtype(x.dtype)
         grad = grad.contiguous()
         with torch.autocast(x.device.type, enabled=False):
-            plan = _plan(x, up, down, axis)
-            wide = [p.to(dtype) for p in params]
-            totals = [torch.zeros_like(p) for p in wide]
+            plan = _plan(x, up, down, axis, slopes=True)
+            applied = _Function(function, [p.to(dtype) for p in params])
             grad_x = x.new_empty(x.shape, dtype=dtype)
             for start in chunk_starts(x.shape[0], plan.images):
                 chunk = slice(start, start + plan.images)
                 part, g = x[chunk].to(dtype), grad[chunk].to(dtype)
-                plan.backward(g, part, grad_x[chunk], function, wide, totals)
-        narrow = [total.to(p.dtype) for total, p in zip(totals, params, strict=True)]
+                plan.backward(g, part, grad_x[chunk], applied)
+        narrow = [total.to(p.dtype) for total, p in zip(applied.grads, params, strict=True)]
         return (grad_x.to(x.dtype), None, None, None, None, *narrow)
+
+
+class _Function:
+    """A pointwise function with its parameters, and their gradients as they add up."""
+
+    def __init__(self, function: Pointwise, params: Sequence[Tensor]) -> None:
+        self.function, self.params = function, params
+        self.grads = [torch.zeros_like(p) for p in params]
+
+    def apply_(self, x: Tensor) -> None:
+        self.function.apply_(x, self.params)
+
+    def apply_to(self, x: Tensor, out: Tensor) -> None:
+        self.function.apply_to(x, out, self.params)
+
+    def pull_back(self, grad: Tensor, x: Tensor, out: Tensor) -> None:
+        self.function.pull_back(grad, x, out, self.params, self.grads)
 
 
 class _Plan:
@@ -158,7 +173,7 @@ class _Plan:
 class _Whole(_Plan):
     """Forms the fine grid: ``D f(U x)`` as it is written. For few samples per axis."""
 
-    def __init__(self, x: Tensor, up: int, down: int, axis: int) -> None:
+    def __init__(self, x: Tensor, up: int, down: int, axis: int, *, slopes: bool) -> None:
         super().__init__(x, up, down, axis)
         self.images = chunk_images(x, up**2 * x[0].numel())
         height, width = self.height, self.width
@@ -170,6 +185,8 @@ class _Whole(_Plan):
         self.fine = self.buffer(up * height, up * width)
         self.tall = self.buffer(height, up * width)
         self.short = self.tall if down == 1 else self.buffer(height // down, up * width)
+        if slopes:
+            self.slope = torch.empty_like(self.fine)
 
     def up_sample(self, x: Tensor) -> Tensor:
         """The fine grid of a chunk."""
@@ -177,38 +194,23 @@ class _Whole(_Plan):
         wide = contract(self.up_columns, x, self.axis + 1, out=self.tall[:size])
         return contract(self.up_rows, wide, self.axis, out=self.fine[:size])
 
-    def forward(
-        self, x: Tensor, out: Tensor, function: Pointwise, params: Sequence[Tensor]
-    ) -> None:
+    def forward(self, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the activation of ``x`` to ``out``."""
         fine = self.up_sample(x)
-        function.apply_(fine, params)
+        function.apply_(fine)
         low = contract(self.down_rows, fine, self.axis, out=self.short[: x.shape[0]])
         contract(self.down_columns, low, self.axis + 1, out=out)
 
-    def backward(
-        self,
-        grad: Tensor,
-        x: Tensor,
-        out: Tensor,
-        function: Pointwise,
-        params: Sequence[Tensor],
-        totals: Sequence[Tensor],
-    ) -> None:
+    def backward(self, grad: Tensor, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the gradient with respect to ``x`` to ``out``; add to the parameters' ones."""
         axis, size = self.axis, x.shape[0]
         fine = self.up_sample(x)
         wide = contract(self.down_columns.t(), grad, axis + 1, out=self.short[:size])
         slope = self.slope[:size]
         contract(self.down_rows.t(), wide, axis, out=slope)
-        function.pull_back(slope, fine, slope, params, totals)
+        function.pull_back(slope, fine, slope)
         tall = contract(self.up_rows.t(), slope, axis, out=self.tall[:size])
         contract(self.up_columns.t(), tall, axis + 1, out=out)
-
-    @cached_property
-    def slope(self) -> Tensor:
-        """Of the function on the fine grid, times the gradient; only the backward pass needs it."""
-        return torch.empty_like(self.fine)
 
 
 class _Phases(_Plan):
@@ -218,7 +220,7 @@ class _Phases(_Plan):
     has the longer contiguous lines and is the cheaper of the two.
     """
 
-    def __init__(self, x: Tensor, up: int, down: int, axis: int) -> None:
+    def __init__(self, x: Tensor, up: int, down: int, axis: int, *, slopes: bool) -> None:
         super().__init__(x, up, down, axis)
         self.rows, self.columns = (
             AxisPhases.of(n, up, down, x.device, self.dtype) for n in (self.height, self.width)
@@ -228,6 +230,8 @@ class _Phases(_Plan):
         self.shifted = self.buffer(self.height, self.width)
         self.phase = self.buffer(self.height, self.width)
         self.column = self.buffer(self.height // down, self.width)
+        if slopes:
+            self.slope, self.total = torch.empty_like(self.phase), torch.empty_like(self.phase)
 
     def shift(self, x: Tensor, r: int) -> Tensor:
         """Column phase ``r``."""
@@ -240,21 +244,19 @@ class _Phases(_Plan):
         remove_nyquist_(y, self.columns.nyquist, self.axis + 1)
         remove_nyquist_(y, self.rows.nyquist, self.axis)
 
-    def forward(
-        self, x: Tensor, out: Tensor, function: Pointwise, params: Sequence[Tensor]
-    ) -> None:
+    def forward(self, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the activation of ``x`` to ``out``."""
         axis, rows, direct = self.axis, self.rows, self.direct
         t, column = self.phase[: x.shape[0]], self.column[: x.shape[0]]
         for r in range(self.up):
             v = self.shift(x, r)
             target = out if direct and r == 0 else column
-            function.apply_to(v, target if direct else t, params)
+            function.apply_to(v, target if direct else t)
             if not direct:
                 contract(rows.back[0], t, axis, out=target)
             for p in range(1, self.up):
                 contract(rows.forth[p], v, axis, out=t)
-                function.apply_(t, params)
+                function.apply_(t)
                 contract(rows.back[p], t, axis, out=target, keep=1.0)
             if target is not out:
                 keep = 0.0 if r == 0 else self.share if direct and r == 1 else 1.0
@@ -262,15 +264,7 @@ class _Phases(_Plan):
                 contract(back, column, axis + 1, out=out, keep=keep, scale=self.share)
         self.remove_nyquist_(out)
 
-    def backward(
-        self,
-        grad: Tensor,
-        x: Tensor,
-        out: Tensor,
-        function: Pointwise,
-        params: Sequence[Tensor],
-        totals: Sequence[Tensor],
-    ) -> None:
+    def backward(self, grad: Tensor, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the gradient with respect to ``x`` to ``out``; add to the parameters' ones."""
         axis, rows, columns, size = self.axis, self.rows, self.columns, x.shape[0]
         z, t, column = self.phase[:size], self.slope[:size], self.column[:size]
@@ -282,29 +276,20 @@ class _Phases(_Plan):
                 q = contract(columns.back[r].t(), g, axis + 1, out=column)
             target = self.total[:size] if r else out
             first = q if self.direct else contract(rows.back[0].t(), q, axis, out=target)
-            function.pull_back(first, v, target, params, totals)
+            function.pull_back(first, v, target)
             for p in range(1, self.up):
                 contract(rows.forth[p], v, axis, out=z)
                 contract(rows.back[p].t(), q, axis, out=t)
-                function.pull_back(t, z, t, params, totals)
+                function.pull_back(t, z, t)
                 contract(rows.forth[p].t(), t, axis, out=target, keep=1.0)
             if r > 0:
                 contract(columns.forth[r].t(), target, axis + 1, out=out, keep=1.0)
 
-    @cached_property
-    def slope(self) -> Tensor:
-        """Of the function at a phase, times the gradient."""
-        return torch.empty_like(self.phase)
 
-    @cached_property
-    def total(self) -> Tensor:
-        """Over the row phases of a column phase."""
-        return torch.empty_like(self.phase)
-
-
-def _plan(x: Tensor, up: int, down: int, axis: int) -> _Whole | _Phases:
-    small = max(x.shape[axis], x.shape[axis + 1]) <= _SMALL
-    return _Whole(x, up, down, axis) if small else _Phases(x, up, down, axis)
+def _plan(x: Tensor, up: int, down: int, axis: int, *, slopes: bool) -> _Whole | _Phases:
+    """The cheaper plan for a size; ``slopes`` asks for the further buffers of a backward pass."""
+    plan = _Whole if max(x.shape[axis], x.shape[axis + 1]) <= _SMALL else _Phases
+    return plan(x, up, down, axis, slopes=slopes)
 
 
 def phasewise_activation(

@@ -13,7 +13,7 @@ from shiftbench.compare import compare, to_rows
 from shiftbench.output import GALLERY_ENDINGS, format_of, require_place
 from shiftbench.results import Record, read_records
 from shiftbench.selection import find_record
-from shiftbench_cli import render
+from shiftbench_cli import options, render
 
 
 def _records(folders: tuple[Path, ...], names: tuple[str, str], data: str | None) -> list[Record]:
@@ -27,14 +27,7 @@ def _records(folders: tuple[Path, ...], names: tuple[str, str], data: str | None
 @click.command()
 @click.argument("first")
 @click.argument("second")
-@click.option(
-    "-r",
-    "--records",
-    "folders",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Where to look for records; repeatable. Default: results/runs.",
-)
+@options.records
 @click.option(
     "-d",
     "--data",
@@ -42,13 +35,7 @@ def _records(folders: tuple[Path, ...], names: tuple[str, str], data: str | None
     help="Which data set, when a model has several records; the gallery reads images at PATH.",
 )
 @click.option("--max-shift", type=click.IntRange(min=0), help="Radius of the adversarial metrics.")
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["table", "json", "csv"]),
-    default="table",
-    show_default=True,
-)
+@options.printed
 @click.option(
     "--gallery",
     type=click.Path(path_type=Path),

@@ -10,18 +10,12 @@ from shiftbench.errors import UsageError
 from shiftbench.output import format_of, require_place
 from shiftbench.plots import ENDINGS, curves_figure, heatmap_figure, save_figure
 from shiftbench.selection import load_records, of_data, of_models
+from shiftbench_cli import options
 
 
 @click.command()
 @click.argument("folders", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("curves.png"),
-    show_default=True,
-    help="Picture to write: .png, .pdf or .svg.",
-)
+@options.picture("curves.png")
 @click.option(
     "--kind",
     type=click.Choice(["curves", "heatmap"]),

@@ -11,7 +11,7 @@ import click
 
 from shiftbench.paper import TABLES, Answer, answer, commands, read_claims
 from shiftbench.results import read_records
-from shiftbench_cli import render
+from shiftbench_cli import options, render
 
 _SOURCE_TREE = Path(__file__).resolve().parents[2]
 
@@ -35,26 +35,13 @@ def _flat(found: Answer) -> dict[str, str | float | int | None]:
 
 @click.command()
 @click.argument("table", required=False, metavar="[TABLE]")
-@click.option(
-    "-r",
-    "--records",
-    "folders",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Where our records are; repeatable. Default: results/runs.",
-)
+@options.records
 @click.option(
     "--paper",
     type=click.Path(path_type=Path),
     help="Folder of the published figures. Default: results/paper, here or in the source tree.",
 )
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["table", "json", "csv"]),
-    default="table",
-    show_default=True,
-)
+@options.printed
 def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, kind: str) -> None:
     """Put the paper's figures next to ours.
 

@@ -9,20 +9,14 @@ import click
 from shiftbench.output import format_of, require_place
 from shiftbench.plots import ENDINGS, save_figure
 from shiftbench.show import DEFAULT_OFFSETS, parse_offset, show_image
+from shiftbench_cli import options
 
 _DEFAULTS = ", ".join(f"{name}={o.dy:g},{o.dx:g}" for name, o in DEFAULT_OFFSETS.items())
 
 
 @click.command()
 @click.argument("image", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("shifts.png"),
-    show_default=True,
-    help="Picture to write: .png, .pdf or .svg.",
-)
+@options.picture("shifts.png")
 @click.option(
     "--offset",
     "offsets",
