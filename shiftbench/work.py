@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -73,7 +74,9 @@ class Worker:
             self._missing[task.name] = set(images) & set(self.plan.images_of(task)) - done
             tally = Tally(task.name, len(done), len(done) + len(self._missing[task.name]))
             self._tallies[task.name] = tally if rows is None else _count(tally, task.score(rows))
-        todo = sorted(set[int]().union(*self._missing.values()))
+        # Images with as many tasks before them stay together: a search needs many to fill a batch.
+        tasks = Counter(image for missing in self._missing.values() for image in missing)
+        todo = sorted(tasks, key=lambda image: (-tasks[image], image))
         for name in self._tallies:
             self._tell(name)
         if not todo:

@@ -13,7 +13,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
-from shiftbench.models import Preprocessing, as_classifier, list_models, load_model
+from shiftbench.models import (
+    Preprocessing,
+    as_classifier,
+    default_models,
+    list_models,
+    load_model,
+)
 from shiftbench.models.checkpoint import read_state_dict
 from shiftbench.models.source import parse_options
 
@@ -311,6 +317,16 @@ def test_list_filters_by_pattern_with_or_without_prefix() -> None:
     assert {e.name for e in list_models("tv:swin_t")} == {"tv:swin_t"}
     everything = [entry.name for entry in list_models()]
     assert len(everything) == len(set(everything)) > 1000
+
+
+@pytest.mark.parametrize("data", ["scenes", "cifar10"])
+def test_a_data_set_has_its_own_trio_by_default(data: str) -> None:
+    names = default_models(data)
+    assert {name.partition(".")[2] for name in names} == {data}
+    variants = {name.partition(".")[0].partition("_p")[2][2:] for name in names}
+    assert variants == {"", "aps", "af"}
+    with pytest.raises(UsageError, match="no bundled model was trained on imagenet"):
+        default_models("imagenet")
 
 
 def test_offline_hub_fails_quickly_and_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

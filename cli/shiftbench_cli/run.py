@@ -99,7 +99,7 @@ class Request:
 
 
 @click.command(cls=SharedCommand, name="run")
-@click.option("-m", "--model", "models", multiple=True, help="Repeatable. Default: bundled models.")
+@click.option("-m", "--model", "models", multiple=True, help="Repeatable. Default: bundled ones.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for a single --model.")
 @click.option("-d", "--data", default="scenes", show_default=True, metavar="NAME[:PATH]")
 @click.option("--split", help="Part of the data set. Default: the one people evaluate on.")
@@ -161,7 +161,8 @@ class Request:
 def command(ctx: click.Context, /, **options: Any) -> int:
     """Evaluate models under attacks.
 
-    With no options: the bundled models on the embedded data set `scenes`, every attack.
+    With no options: the bundled models on the embedded data set `scenes`, every attack. Without
+    --model: the bundled models that were trained on --data.
     """
     request = Request(**options)
     request.check()
@@ -188,7 +189,7 @@ def _evaluate(request: Request, group: Group) -> int:
         thresholds = [Threshold.parse(text) for text in request.thresholds]
         for threshold in thresholds:
             threshold.check(settings)
-        names = request.models or default_models()
+        names = request.models or default_models(dataset.name)
     execution = Execution(request.device, request.batch_size, request.workers, group)
     records: list[Record] = []
     problems: list[str] = []

@@ -74,9 +74,9 @@ def list_models(pattern: str | None = None) -> list[ModelEntry]:
     ]
 
 
-def default_models() -> list[str]:
-    """The bundled models that were trained on the embedded data set."""
-    names = [entry.name for entry in list_models("*.scenes") if entry.source == "bundled"]
+def default_models(data: str) -> list[str]:
+    """The bundled models that were trained on a data set."""
+    names = [entry.name for entry in list_models(f"*.{data}") if entry.source == "bundled"]
     if not names:
-        raise UsageError("no bundled weights for scenes are installed: name a model with --model")
+        raise UsageError(f"no bundled model was trained on {data}: name one with --model")
     return names
