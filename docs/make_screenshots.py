@@ -1,6 +1,7 @@
 """Pictures for the README, from records: `python docs/make_screenshots.py DIR...`.
 
-The leaderboard page in Chromium (light, dark, phone, a model's detail), and the curves.
+The leaderboard page in Chromium (light, dark, phone, a model's detail), and the curves of each data
+set.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ def main() -> None:
     """Writes the pictures next to this file, or to `--output`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("records", nargs="*", type=Path, default=[Path("results/records")])
-    parser.add_argument("--data", help="the data set of the curves")
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent)
     arguments = parser.parse_args()
     records = load_records(arguments.records)
@@ -50,7 +50,9 @@ def main() -> None:
                 page.screenshot(path=arguments.output / name.replace("leaderboard", "detail"))
             page.close()
         browser.close()
-    save_figure(curves_figure(of_data(records, arguments.data)), arguments.output / "curves.png")
+    for data in sorted({record.data.name for record in records}):
+        figure = curves_figure(of_data(records, data))
+        save_figure(figure, arguments.output / f"curves-{data}.png")
 
 
 if __name__ == "__main__":
