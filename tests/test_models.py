@@ -319,12 +319,10 @@ def test_list_filters_by_pattern_with_or_without_prefix() -> None:
     assert len(everything) == len(set(everything)) > 1000
 
 
-@pytest.mark.parametrize("data", ["scenes", "cifar10"])
-def test_a_data_set_has_its_own_trio_by_default(data: str) -> None:
-    names = default_models(data)
-    assert {name.partition(".")[2] for name in names} == {data}
-    variants = {name.partition(".")[0].partition("_p")[2][2:] for name in names}
-    assert variants == {"", "aps", "af"}
+@pytest.mark.parametrize(("data", "size"), [("scenes", "p8"), ("cifar10", "p4")])
+def test_a_data_set_has_its_own_trio_by_default(data: str, size: str) -> None:
+    trio = {f"xcit_pico_6_{size}{variant}.{data}" for variant in ("", "_aps", "_af")}
+    assert set(default_models(data)) == trio
     with pytest.raises(UsageError, match="no bundled model was trained on imagenet"):
         default_models("imagenet")
 
