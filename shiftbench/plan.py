@@ -146,6 +146,8 @@ def make_plan(
         ),
         settings={
             **settings.to_json(),
+            # A limit that leaves nothing out is none.
+            "search_limit": settings.search_limit if len(searched) < len(images) else None,
             "consistency": [task.kind.name for task in draws],
             "spans": {task.kind.name: task.span for task in draws},  # how far the draws go
             "upper_bound": settings.is_upper_bound,

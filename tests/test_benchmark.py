@@ -23,6 +23,7 @@ from shiftbench.engine import choose_device
 from shiftbench.errors import DataError, ModelError, RecordError, ShiftbenchError, UsageError
 from shiftbench.grid import ORIGIN
 from shiftbench.models import Classifier, as_classifier
+from shiftbench.plan import make_plan
 from shiftbench.results import ResultStore, read_record
 from shiftbench.settings import Settings, attack_names
 
@@ -120,6 +121,17 @@ class StopError(Exception):
     """Ends a run from outside, as a signal would."""
 
 
+def stop_after(calls: int, seen: list[work.Tally]) -> work.Watcher:
+    """Watches a run and ends it at its `calls`-th word."""
+
+    def watch(tally: work.Tally) -> None:
+        seen.append(tally)
+        if len(seen) == calls:
+            raise StopError
+
+    return watch
+
+
 @pytest.mark.parametrize("calls", [8, 30])
 def test_an_interrupted_run_goes_on_where_it_was(
     calls: int,
@@ -133,14 +145,9 @@ def test_an_interrupted_run_goes_on_where_it_was(
     monkeypatch.setattr("shiftbench.pace.GROWTH", 1)
     seen: list[work.Tally] = []
 
-    def stop(tally: work.Tally) -> None:
-        seen.append(tally)
-        if len(seen) == calls:
-            raise StopError
-
     store = ResultStore(tmp_path)
     with pytest.raises(StopError):
-        run(classifier, dataset, SETTINGS, store, execution=CPU, watch=stop)
+        run(classifier, dataset, SETTINGS, store, execution=CPU, watch=stop_after(calls, seen))
     saved = {tally.task: tally.done for tally in seen}
     resumed: list[work.Tally] = []
     other = replace(CPU, batch_size=5)
@@ -166,15 +173,8 @@ def test_a_partial_search_is_part_of_the_whole_one(
     monkeypatch.setattr("shiftbench.pace.GROWTH", 1)
     settings = replace(SETTINGS, search_limit=11, mode="full_grid" if full else "exhaustive")
     store = ResultStore(tmp_path)
-    seen: list[work.Tally] = []
-
-    def stop(tally: work.Tally) -> None:
-        seen.append(tally)
-        if len(seen) == 20:
-            raise StopError
-
     with pytest.raises(StopError):
-        run(classifier, dataset, settings, store, execution=CPU, watch=stop)
+        run(classifier, dataset, settings, store, execution=CPU, watch=stop_after(20, []))
     record = run(classifier, dataset, settings, store, execution=CPU).record
     rows = record.samples()
     searched = rows.pop("searched")
@@ -186,6 +186,8 @@ def test_a_partial_search_is_part_of_the_whole_one(
     assert_same(rows.loc[searched, attacked], undisturbed.loc[searched, attacked])
     assert rows.loc[~searched, attacked].isna().all(axis=None)
     assert record.scores.accuracy.n == len(dataset)
+    everything = make_plan(classifier, dataset, replace(SETTINGS, search_limit=len(dataset)))
+    assert everything.settings["search_limit"] is None
     assert {score.n for score in record.scores.adversarial["crop"].values()} == {11}
     survivors = int(undisturbed.loc[searched, "crop_broken_radius"].isna().sum())
     assert record.scores.adversarial["crop"][2].value == pytest.approx(survivors / 11)

@@ -153,11 +153,12 @@ class _Function:
 class _Plan:
     """Matrices and buffers for a chunk of images whose rows and columns are ``axis, axis + 1``."""
 
-    def __init__(self, x: Tensor, up: int, down: int, axis: int) -> None:
+    def __init__(self, x: Tensor, up: int, down: int, axis: int, *, largest: int) -> None:
+        """``largest``: the most elements that a buffer holds per element of ``x``."""
         self.like, self.dtype, self.axis = x, working_dtype(x.dtype), axis
         self.height, self.width = x.shape[axis], x.shape[axis + 1]
         self.up, self.down = up, down
-        self.images = chunk_images(x, x[0].numel())
+        self.images = chunk_images(x, largest * x[0].numel())
         self.result_shape = self.shape(x.shape[0], self.height // down, self.width // down)
 
     def shape(self, images: int, height: int, width: int) -> list[int]:
@@ -174,8 +175,7 @@ class _Whole(_Plan):
     """Forms the fine grid: ``D f(U x)`` as it is written. For few samples per axis."""
 
     def __init__(self, x: Tensor, up: int, down: int, axis: int, *, slopes: bool) -> None:
-        super().__init__(x, up, down, axis)
-        self.images = chunk_images(x, up**2 * x[0].numel())
+        super().__init__(x, up, down, axis, largest=up**2)
         height, width = self.height, self.width
         like: dict[str, Any] = {"device": x.device, "dtype": self.dtype}
         self.up_rows, self.up_columns = (upsample_matrix(n, up, **like) for n in (height, width))
@@ -221,7 +221,7 @@ class _Phases(_Plan):
     """
 
     def __init__(self, x: Tensor, up: int, down: int, axis: int, *, slopes: bool) -> None:
-        super().__init__(x, up, down, axis)
+        super().__init__(x, up, down, axis, largest=1)
         self.rows, self.columns = (
             AxisPhases.of(n, up, down, x.device, self.dtype) for n in (self.height, self.width)
         )

@@ -17,7 +17,7 @@ from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.models import default_models, load_model
 from shiftbench.results import Record, ResultStore
 from shiftbench.settings import PRECISIONS, Settings, attack_names
-from shiftbench_cli import report
+from shiftbench_cli import options, report
 from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress
 from shiftbench_cli.thresholds import Threshold
@@ -64,7 +64,7 @@ class Request:
     output: Path
     resume: bool
     thresholds: tuple[str, ...]
-    form: str
+    kind: str
     quiet: bool
 
     def check(self) -> None:
@@ -148,23 +148,16 @@ class Request:
 @click.option(
     "--fail-under", "thresholds", multiple=True, metavar="KEY=FRACTION", help="Guard a score."
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "csv"]),
-    default="table",
-    show_default=True,
-    help="What stdout gets.",
-)
+@options.printed
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @click.pass_context
-def command(ctx: click.Context, /, **options: Any) -> int:
+def command(ctx: click.Context, /, **given: Any) -> int:
     """Evaluate models under attacks.
 
     With no options: the bundled models on the embedded data set `scenes`, every attack. Without
     --model: the bundled models that were trained on --data.
     """
-    request = Request(**options)
+    request = Request(**given)
     request.check()
     return share(
         ctx,
@@ -219,7 +212,7 @@ def _evaluate(request: Request, group: Group) -> int:
             if outcome.reused:
                 progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
     if group.is_main:
-        report.write(records, request.form)
+        report.write(records, request.kind)
     for threshold in thresholds:
         problems += filter(None, map(threshold.complaint, records))
     if group.is_main:
