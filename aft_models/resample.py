@@ -76,23 +76,22 @@ def contract(
         ``out``, or a new tensor, shaped like ``x`` with ``m`` in place of ``n``.
     """
     m, n = matrix.shape
-    shape = x.shape
-    inner = math.prod(shape[axis + 1 :])
-    outer = math.prod(shape[:axis])
-    result_shape = (*shape[:axis], m, *shape[axis + 1 :])
+    inner = math.prod(x.shape[axis + 1 :])
     if inner == 1:
-        flat = x.reshape(outer, n)
-        if out is None:
-            return torch.mm(flat, matrix.t()).view(result_shape)
-        out.view(outer, m).addmm_(flat, matrix.t(), beta=keep, alpha=scale)
-        return out
-    # A stride-0 batch of the same matrix: no copy, and no transposed result as matmul would give.
-    batched = matrix.expand(outer, m, n)
-    blocks = x.reshape(outer, n, inner)
-    if out is None:
-        return torch.bmm(batched, blocks).view(result_shape)
-    out.view(outer, m, inner).baddbmm_(batched, blocks, beta=keep, alpha=scale)
-    return out
+        lines = x.reshape(-1, n)
+        if out is not None:
+            out.view(-1, m).addmm_(lines, matrix.t(), beta=keep, alpha=scale)
+            return out
+        product = torch.mm(lines, matrix.t())
+    else:
+        blocks = x.reshape(-1, n, inner)
+        # A stride-0 batch of one matrix: no copy, and no transposed result as matmul would give.
+        batched = matrix.expand(blocks.shape[0], m, n)
+        if out is not None:
+            out.view(-1, m, inner).baddbmm_(batched, blocks, beta=keep, alpha=scale)
+            return out
+        product = torch.bmm(batched, blocks)
+    return product.view(*x.shape[:axis], m, *x.shape[axis + 1 :])
 
 
 def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:

@@ -78,7 +78,7 @@ def chunk_images(x: Tensor, per_image: int) -> int:
     """How many images to process at a time: all, except in eager mode on a CPU."""
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         return x.shape[0]
-    return min(x.shape[0], max(1, _CPU_CHUNK * torch.get_num_threads() // per_image))
+    return min(x.shape[0], torch.get_num_threads() * max(1, _CPU_CHUNK // per_image))
 
 
 def chunk_starts(batch: int, images: int) -> Iterable[int]:

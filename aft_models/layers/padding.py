@@ -32,11 +32,10 @@ def circular_pad(x: Tensor, axis: int) -> Tensor:
     return result
 
 
-def wrap_border(x: Tensor, axis: int, *, out: Tensor | None = None) -> Tensor:
-    """:func:`circular_pad` without a gradient, into ``out`` if given."""
+def wrap_border(x: Tensor, axis: int) -> Tensor:
+    """:func:`circular_pad` without a gradient."""
     height, width = x.shape[axis], x.shape[axis + 1]
-    if out is None:
-        out = x.new_empty([*x.shape[:axis], height + 2, width + 2, *x.shape[axis + 2 :]])
+    out = x.new_empty([*x.shape[:axis], height + 2, width + 2, *x.shape[axis + 2 :]])
     rows = out.narrow(axis, 1, height)
     rows.narrow(axis + 1, 1, width).copy_(x)
     rows.select(axis + 1, 0).copy_(x.select(axis + 1, width - 1))

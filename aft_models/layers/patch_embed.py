@@ -92,12 +92,12 @@ class ConvPatchEmbed(nn.Module):
                 "pixels: resize or crop it to a multiple"
             )
         layers = list(self.proj)
-        if x.device.type == "cpu":
-            # Convolutions, batch norms and resampling are all faster so; and tokens come for free.
-            x = x.contiguous(memory_format=torch.channels_last)
         if self._stem_applies():
             x = self._stem(x)
             layers = layers[2:]
+        if x.device.type == "cpu":
+            # Convolutions, batch norms and resampling are all faster so; and tokens come for free.
+            x = x.contiguous(memory_format=torch.channels_last)
         for layer in layers:
             x = layer(x)
         grid = (x.shape[2], x.shape[3])

@@ -8,7 +8,7 @@ backward pass convolves again, which is the cheapest convolution of the network.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.grad import conv2d_weight
 
 from aft_models.layers.activation import AxisPhases, chunk_images, chunk_starts
 from aft_models.layers.padding import fold_border, wrap_border
@@ -75,7 +74,7 @@ class _Plan:
         rows, columns = (AxisPhases.of(n, up, down, image.device, dtype) for n in (height, width))
         # On a CPU, convolving three channels is several times faster with the channels last.
         last = image.device.type == "cpu" or not image.is_contiguous()
-        images = chunk_images(image, up * channels * height * width)
+        images = chunk_images(image, channels * height * width)
         return _Plan(rows, columns, 1 if last else 2, (channels, height, width), down, images)
 
     def buffer(
@@ -91,19 +90,13 @@ class _Plan:
         """Coefficients ``(degree + 1, C)``, shaped to broadcast over a feature map."""
         return [p.to(dtype) if self.axis == 1 else p.to(dtype)[:, :, None, None] for p in params]
 
-    def padded(self, part: Tensor, r: int) -> Tensor:
-        """Column phase ``r`` of the image with all its row phases, wrapped: ``(up * b, ...)``."""
+    def phases(self, part: Tensor, r: int) -> Iterator[tuple[int, Tensor]]:
+        """Column phase ``r`` of the image in each row phase, wrapped: ``(b, C, H + 2, W + 2)``."""
         v = part if r == 0 else contract(self.columns.forth[r], part, _COLUMNS)
         v = self.features(v)  # before the rows: a product along them does not mind the layout
-        axis, size = self.axis, v.shape[0]
-        sides = [side + 2 for side in self.shape[1:]]
-        out = v.new_empty(
-            [len(self.rows.forth) * size, *v.shape[1:axis], *sides, *v.shape[axis + 2 :]]
-        )
         for p, matrix in enumerate(self.rows.forth):
-            phase = contract(matrix, v, axis) if p else v
-            wrap_border(phase, axis, out=out[p * size : (p + 1) * size])
-        return self.images_first(out)
+            phase = contract(matrix, v, self.axis) if p else v
+            yield p, self.images_first(wrap_border(phase, self.axis))
 
     def features(self, x: Tensor) -> Tensor:
         """A convolution's ``(b, C, H, W)`` as a contiguous feature map, or back to front."""
@@ -112,10 +105,6 @@ class _Plan:
     def images_first(self, x: Tensor) -> Tensor:
         """A feature map as ``(b, C, H, W)``, whatever its memory."""
         return x.permute(0, 3, 1, 2) if self.axis == 1 else x
-
-
-def _by_phase(x: Tensor, up: int) -> tuple[Tensor, ...]:
-    return x.view(up, x.shape[0] // up, *x.shape[1:]).unbind(0)
 
 
 def _forward(
@@ -139,10 +128,11 @@ def _forward(
         out, size = y[start : start + plan.images], part.shape[0]
         column = gathered[:size]
         for r in range(up):
-            z = plan.features(F.conv2d(plan.padded(part, r), w, b))
-            function.apply_(z, wide)
-            for p, phase in enumerate(_by_phase(z, up)):
-                contract(plan.rows.back[p], phase, axis, out=column, keep=float(p > 0))
+            for p, padded in plan.phases(part, r):
+                z = plan.features(F.conv2d(padded, w, b))
+                function.apply_(z, wide)
+                contract(plan.rows.back[p], z, axis, out=column, keep=float(p > 0))
+                del z  # so that the next phase finds its memory free, and still in the cache
             back = plan.columns.back[r]
             contract(back, column, axis + 1, out=out, keep=float(r > 0), scale=1.0 / up**2)
     return plan.images_first(y).to(weight.dtype)
@@ -167,30 +157,30 @@ def _backward(
     grad_w, grad_b = torch.zeros_like(w), torch.zeros_like(b)
     grad_image = image.new_zeros(image.shape, dtype=dtype) if image_needs_grad else None
     axis, batch = plan.axis, image.shape[0]
-    spread = plan.buffer(image, dtype, up * plan.images, rows=1, columns=1)
+    spread = plan.buffer(image, dtype, plan.images, rows=1, columns=1)
     wanted = [image_needs_grad, True, True]
     for start in chunk_starts(batch, plan.images):
         part = image[start : start + plan.images].to(dtype).contiguous()
-        size = part.shape[0]
         g = plan.features(grad[start : start + plan.images].to(dtype) * (1.0 / up**2))
-        gz = spread[: up * size]
+        gz = spread[: part.shape[0]]
         for r in range(up):
-            padded = plan.padded(part, r)
-            z = plan.features(F.conv2d(padded, w, b))
             q = contract(plan.columns.back[r].t(), g, axis + 1)
-            for p, phase in enumerate(_by_phase(gz, up)):
-                contract(plan.rows.back[p].t(), q, axis, out=phase)
-            function.pull_back(gz, z, gz, wide, param_grads)
-            grad_padded, dw, db = _aten.convolution_backward(
-                plan.images_first(gz), padded, w, [w.shape[0]], [1, 1], [0, 0], [1, 1], False,
-                [0, 0], 1, wanted,
-            )  # fmt: skip
-            grad_w += dw
-            grad_b += db
-            if grad_image is not None:
-                column = torch.zeros_like(part)
-                for p, phase in enumerate(_by_phase(fold_border(grad_padded, _ROWS), up)):
+            column = torch.zeros_like(part) if image_needs_grad else None
+            for p, padded in plan.phases(part, r):
+                z = plan.features(F.conv2d(padded, w, b))
+                contract(plan.rows.back[p].t(), q, axis, out=gz)
+                function.pull_back(gz, z, gz, wide, param_grads)
+                del z
+                grad_padded, dw, db = _aten.convolution_backward(
+                    plan.images_first(gz), padded, w, [w.shape[0]], [1, 1], [0, 0], [1, 1], False,
+                    [0, 0], 1, wanted,
+                )  # fmt: skip
+                grad_w += dw
+                grad_b += db
+                if column is not None:
+                    phase = fold_border(grad_padded, _ROWS)
                     contract(plan.rows.forth[p].t(), phase, _ROWS, out=column, keep=1.0)
+            if grad_image is not None and column is not None:
                 target = grad_image[start : start + plan.images]
                 contract(plan.columns.forth[r].t(), column, _COLUMNS, out=target, keep=1.0)
     narrow = [g.view(p.shape).to(p.dtype) for g, p in zip(param_grads, params, strict=True)]
@@ -203,9 +193,9 @@ def fold_batch_norm(image: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tup
     """Weight and bias of the convolution followed by the batch norm, in the norm's mode.
 
     In training the statistics are those of the feature map, without computing it: its mean is
-    linear, and its variance quadratic, in the weights, given the image's mean and its
-    auto-correlation over the 5 x 5 offsets that two taps of a 3 x 3 kernel can have. (Exact,
-    since circular padding makes every tap see every pixel.)
+    linear, and its variance quadratic, in the weights, given the image's mean and the covariances
+    of what any two taps of the kernel see. (Exact, since circular padding makes every tap see every
+    pixel; so a covariance depends only on how far apart the two are.)
     """
     weight = conv.weight
     with torch.autocast(image.device.type, enabled=False):
@@ -221,20 +211,28 @@ def fold_batch_norm(image: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tup
 
 def _conv_statistics(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     x = image.to(weight.dtype)
-    channels = x.shape[1]
+    batch, channels, height, width = x.shape
     channel_mean = x.mean((0, 2, 3))
     mean = torch.einsum("ocyx,c->o", weight, channel_mean)
-    centred = x - channel_mean[:, None, None]
-    padded = F.pad(centred, (2, 2, 2, 2), mode="circular")
-    taps_shape = [channels, channels, 5, 5]
-    correlation: Tensor = conv2d_weight(padded, taps_shape, centred)  # type: ignore[no-untyped-call]
-    correlation = correlation / (x.numel() // channels)
-    # Covariance of tap (c, a, b) with tap (d, e, f) is the correlation at offset (e - a, f - b).
-    taps = torch.arange(3, device=x.device)
-    offset = taps - taps[:, None] + 2
-    covariance = correlation[:, :, offset[:, None, :, None], offset[None, :, None, :]]
-    variance = torch.einsum("ocab,cdabef,odef->o", weight, covariance, weight)
-    return mean, variance.clamp_min(0)
+    rows = torch.arange(height + 2, device=x.device) % height
+    wrapped = (x - channel_mean[:, None, None]).index_select(_ROWS, rows)
+    # What the three columns of the kernel see, channel by channel, as one long line of pixels each.
+    seen = torch.stack([wrapped.roll(1 - tap, _COLUMNS) for tap in range(3)], 1)
+    seen = seen.view(batch, 3 * channels, (height + 2) * width)
+    pixels = height * width
+    above = seen[:, :, :pixels]
+    # Covariances of what one row of the kernel sees with what the row ``lag`` below it sees.
+    by_lag = [
+        torch.bmm(above, seen[:, :, lag * width : lag * width + pixels].transpose(1, 2)).sum(0)
+        for lag in range(3)
+    ]
+    taps = weight.permute(2, 0, 3, 1).flatten(2)  # (row, output, column and input channel)
+    variance = torch.zeros_like(mean)
+    for i in range(3):
+        for j in range(i, 3):
+            pair = ((taps[i] @ by_lag[j - i]) * taps[j]).sum(1)
+            variance = variance + (pair if i == j else 2 * pair)
+    return mean, variance.clamp_min(0) / (batch * pixels)
 
 
 def _update_running(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, image: Tensor) -> None:
