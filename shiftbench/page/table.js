@@ -62,8 +62,8 @@ function valueCell(record, column, best) {
   if (!isScore(value)) return element("td", label, column === "seconds" ? count(Math.round(value)) : column === "images" ? count(value) : compact(value));
   const bound = isBound(record, column);
   const isBest = !bound && percent(value.value) === best;
-  const own = value.n !== record.data.images ? ` n=${count(value.n)}` : "";
-  return element("td", { ...label, title: `${interval(value)}, n = ${count(value.n)}` }, element("span", { class: isBest ? "best" : null }, `${bound ? "≤ " : ""}${percent(value.value)}`), element("small", {}, interval(value) + own));
+  const own = value.n !== record.data.images ? element("small", {}, `n=${count(value.n)}`) : null;
+  return element("td", { ...label, title: `${interval(value)}, n = ${count(value.n)}` }, element("span", { class: isBest ? "best" : null }, `${bound ? "≤ " : ""}${percent(value.value)}`), element("small", {}, interval(value)), own);
 }
 
 /** The highest score of a column; upper bounds do not compete, and where all are equal none is best. */
