@@ -102,6 +102,14 @@ class _Plan:
         """A convolution's ``(b, C, H, W)`` as a contiguous feature map, or back to front."""
         return x.permute(0, 2, 3, 1).contiguous() if self.axis == 1 else x.contiguous()
 
+    def total(self, x: Tensor) -> Tensor:
+        """The sum of a feature map over all pixels."""
+        if self.axis == 2:
+            return x.sum((0, 2, 3))
+        # A product with ones is several times faster on a CPU than a sum, or a convolution's own.
+        pixels = x.flatten(0, 2)
+        return (pixels.new_ones(1, pixels.shape[0]) @ pixels)[0]
+
     def images_first(self, x: Tensor) -> Tensor:
         """A feature map as ``(b, C, H, W)``, whatever its memory."""
         return x.permute(0, 3, 1, 2) if self.axis == 1 else x
@@ -158,7 +166,7 @@ def _backward(
     grad_image = image.new_zeros(image.shape, dtype=dtype) if image_needs_grad else None
     axis, batch = plan.axis, image.shape[0]
     spread = plan.buffer(image, dtype, plan.images, rows=1, columns=1)
-    wanted = [image_needs_grad, True, True]
+    wanted = [image_needs_grad, True, False]
     for start in chunk_starts(batch, plan.images):
         part = image[start : start + plan.images].to(dtype).contiguous()
         g = plan.features(grad[start : start + plan.images].to(dtype) * (1.0 / up**2))
@@ -171,12 +179,12 @@ def _backward(
                 contract(plan.rows.back[p].t(), q, axis, out=gz)
                 function.pull_back(gz, z, gz, wide, param_grads)
                 del z
-                grad_padded, dw, db = _aten.convolution_backward(
-                    plan.images_first(gz), padded, w, [w.shape[0]], [1, 1], [0, 0], [1, 1], False,
-                    [0, 0], 1, wanted,
+                grad_padded, dw, _ = _aten.convolution_backward(
+                    plan.images_first(gz), padded, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0],
+                    1, wanted,
                 )  # fmt: skip
                 grad_w += dw
-                grad_b += db
+                grad_b += plan.total(gz)
                 if column is not None:
                     phase = fold_border(grad_padded, _ROWS)
                     contract(plan.rows.forth[p].t(), phase, _ROWS, out=column, keep=1.0)
