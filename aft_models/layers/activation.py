@@ -171,46 +171,53 @@ class _Plan:
         return self.like.new_empty(self.shape(self.images, height, width), dtype=self.dtype)
 
 
-class _Whole(_Plan):
-    """Forms the fine grid: ``D f(U x)`` as it is written. For few samples per axis."""
+class _FineColumns(_Plan):
+    """Up-samples the columns outright and visits the rows' phases. For few samples per axis.
 
-    def __init__(self, x: Tensor, up: int, down: int, axis: int, *, slopes: bool) -> None:
-        super().__init__(x, up, down, axis, largest=up**2)
+    Phase 0 of the rows comes back as it is but for its Nyquist component; among so few samples
+    that is removed by a product too.
+    """
+
+    def __init__(self, x: Tensor, up: int, axis: int, *, slopes: bool) -> None:
+        super().__init__(x, up, 1, axis, largest=up)
         height, width = self.height, self.width
         like: dict[str, Any] = {"device": x.device, "dtype": self.dtype}
-        self.up_rows, self.up_columns = (upsample_matrix(n, up, **like) for n in (height, width))
-        self.down_rows, self.down_columns = (
-            downsample_matrix(n * up, n // down, **like) for n in (height, width)
-        )
-        self.fine = self.buffer(up * height, up * width)
-        self.tall = self.buffer(height, up * width)
-        self.short = self.tall if down == 1 else self.buffer(height // down, up * width)
+        self.rows = AxisPhases.of(height, up, 1, x.device, self.dtype)
+        self.project = downsample_matrix(height, height, **like)
+        self.up_columns = upsample_matrix(width, up, **like)
+        self.down_columns = downsample_matrix(width * up, width, **like)
+        self.coarse = self.buffer(height, width)
+        self.fine, self.phase, self.total = (self.buffer(height, up * width) for _ in range(3))
         if slopes:
-            self.slope = torch.empty_like(self.fine)
-
-    def up_sample(self, x: Tensor) -> Tensor:
-        """The fine grid of a chunk."""
-        size = x.shape[0]
-        wide = contract(self.up_columns, x, self.axis + 1, out=self.tall[:size])
-        return contract(self.up_rows, wide, self.axis, out=self.fine[:size])
+            self.slope, self.spread = torch.empty_like(self.phase), torch.empty_like(self.phase)
 
     def forward(self, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the activation of ``x`` to ``out``."""
-        fine = self.up_sample(x)
-        function.apply_(fine)
-        low = contract(self.down_rows, fine, self.axis, out=self.short[: x.shape[0]])
-        contract(self.down_columns, low, self.axis + 1, out=out)
+        axis, rows, size = self.axis, self.rows, x.shape[0]
+        t, total, coarse = self.phase[:size], self.total[:size], self.coarse[:size]
+        fine = contract(self.up_columns, x, axis + 1, out=self.fine[:size])
+        function.apply_to(fine, total)
+        for p in range(1, self.up):
+            contract(rows.forth[p], fine, axis, out=t)
+            function.apply_(t)
+            contract(rows.back[p], t, axis, out=total, keep=1.0)
+        contract(self.down_columns, total, axis + 1, out=coarse)
+        contract(self.project, coarse, axis, out=out, scale=1.0 / self.up)
 
     def backward(self, grad: Tensor, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the gradient with respect to ``x`` to ``out``; add to the parameters' ones."""
-        axis, size = self.axis, x.shape[0]
-        fine = self.up_sample(x)
-        wide = contract(self.down_columns.t(), grad, axis + 1, out=self.short[:size])
-        slope = self.slope[:size]
-        contract(self.down_rows.t(), wide, axis, out=slope)
-        function.pull_back(slope, fine, slope)
-        tall = contract(self.up_rows.t(), slope, axis, out=self.tall[:size])
-        contract(self.up_columns.t(), tall, axis + 1, out=out)
+        axis, rows, size = self.axis, self.rows, x.shape[0]
+        z, t, total = self.phase[:size], self.slope[:size], self.total[:size]
+        fine = contract(self.up_columns, x, axis + 1, out=self.fine[:size])
+        g = contract(self.project, grad, axis, out=self.coarse[:size], scale=1.0 / self.up)
+        q = contract(self.down_columns.t(), g, axis + 1, out=self.spread[:size])
+        function.pull_back(q, fine, total)
+        for p in range(1, self.up):
+            contract(rows.forth[p], fine, axis, out=z)
+            contract(rows.back[p].t(), q, axis, out=t)
+            function.pull_back(t, z, t)
+            contract(rows.forth[p].t(), t, axis, out=total, keep=1.0)
+        contract(self.up_columns.t(), total, axis + 1, out=out)
 
 
 class _Phases(_Plan):
@@ -286,10 +293,11 @@ class _Phases(_Plan):
                 contract(columns.forth[r].t(), target, axis + 1, out=out, keep=1.0)
 
 
-def _plan(x: Tensor, up: int, down: int, axis: int, *, slopes: bool) -> _Whole | _Phases:
+def _plan(x: Tensor, up: int, down: int, axis: int, *, slopes: bool) -> _FineColumns | _Phases:
     """The cheaper plan for a size; ``slopes`` asks for the further buffers of a backward pass."""
-    plan = _Whole if max(x.shape[axis], x.shape[axis + 1]) <= _SMALL else _Phases
-    return plan(x, up, down, axis, slopes=slopes)
+    if down == 1 and max(x.shape[axis], x.shape[axis + 1]) <= _SMALL:
+        return _FineColumns(x, up, axis, slopes=slopes)
+    return _Phases(x, up, down, axis, slopes=slopes)
 
 
 def phasewise_activation(

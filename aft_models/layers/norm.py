@@ -32,16 +32,19 @@ class _AliasFreeNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, scale, weight = ctx.saved_tensors
-        centred = x - mean  # promotes to the precision of the statistics
-        g = grad.to(centred.dtype)
-        along_tokens = (g * centred).sum(1, keepdim=True)  # (B, 1, C)
-        grad_weight = (along_tokens * scale).sum((0, 1))
-        grad_bias = g.sum((0, 1))
+        wide, g = x.to(mean.dtype), grad.to(mean.dtype)
+        gain = scale * weight  # (B, 1, C)
+        total = g.sum(1, keepdim=True)
+        along_tokens = (g * wide).sum(1, keepdim=True)  # with the centred input, after this:
+        if ctx.mean_axis == 2:
+            along_tokens -= mean.transpose(1, 2) @ g
+            mean_grad = g @ (gain / x.shape[2]).transpose(1, 2)
+        else:
+            along_tokens -= mean * total
+            mean_grad = gain * total / x.shape[1]
         radial = (along_tokens * weight).sum(2, keepdim=True) * (scale**3 / x[0].numel())
-        grad_x = g * (scale * weight)
-        # The centred input has no mean along the axis, so only this term needs re-centring.
-        grad_x -= grad_x.mean(ctx.mean_axis, keepdim=True)
-        grad_x.addcmul_(centred, radial, value=-1.0)
+        grad_x = torch.addcmul(radial * mean - mean_grad, g, gain).addcmul_(wide, radial, value=-1.0)
+        grad_weight, grad_bias = (along_tokens * scale).sum((0, 1)), total.sum((0, 1))
         return (
             grad_x.to(x.dtype),
             grad_weight.to(weight.dtype),
