@@ -3,8 +3,9 @@
     python benchmarks/models.py                  # the whole table, several minutes
     python benchmarks/models.py --sizes pico     # the small models only
 
-Every figure is a ratio within this process: the candidates take turns, and the median of the
-per-round ratios counts, so a busy machine slows all alike. With ``--clock cpu`` processor time
+Every figure is a ratio within this process: the candidates take turns, each between two runs of the
+first one, and the median over the rounds of its ratio to those two counts, so a machine that is now
+busy, now idle slows all alike. With ``--clock cpu`` processor time
 is measured instead of the wall clock; use it with ``--threads 1`` when other jobs are running.
 """
 
@@ -70,20 +71,30 @@ def ratios(
     candidates: dict[str, Callable[[], object]], *, rounds: int, clock: Callable[[], float]
 ) -> dict[str, tuple[float, float]]:
     """Median seconds of each candidate, and the median over rounds of its ratio to the first."""
-    first = next(iter(candidates))
+    first, *others = candidates
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for turn in range(rounds + 1):
-        for name, run in candidates.items():
-            start = clock()
-            run()
-            if turn:  # the first round warms the caches
-                seconds[name].append(clock() - start)
+    ratio: dict[str, list[float]] = {name: [] for name in others}
+
+    def timed(name: str) -> float:
+        start = clock()
+        candidates[name]()
+        seconds[name].append(clock() - start)
+        return seconds[name][-1]
+
+    for name in candidates:  # warms the caches
+        candidates[name]()
+    for _ in range(rounds):
+        before = timed(first)
+        for name in others:
+            own, after = timed(name), timed(first)
+            ratio[name].append(2 * own / (before + after))
+            before = after
     return {
         name: (
-            statistics.median(times),
-            statistics.median(t / b for t, b in zip(times, seconds[first], strict=True)),
+            statistics.median(seconds[name]),
+            1.0 if name == first else statistics.median(ratio[name]),
         )
-        for name, times in seconds.items()
+        for name in candidates
     }
 
 
@@ -205,7 +216,7 @@ def main() -> None:
     """Parses the options, measures, prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--batch", type=int, help="images per step, for every size")
     parser.add_argument("--threads", type=int, help="threads of torch")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
