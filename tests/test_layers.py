@@ -23,6 +23,7 @@ from aft_models.layers import (
     SimaAttention,
     fractional_shift,
     select_polyphase,
+    stem,
 )
 from aft_models.layers.attention import ATTENTIONS
 from aft_models.layers.padding import CircularConv2d, circular_pad
@@ -185,9 +186,13 @@ def test_any_elementwise_function_works() -> None:
     assert_same_gradients(fast, slow, [x])
 
 
+@pytest.mark.parametrize("rows_axis", [1, 2])  # channels last, as on a CPU, and channels first
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("activation", ["af_gelu", "af_poly"])
-def test_fused_stem_equals_its_modules(activation: str, training: bool) -> None:
+def test_fused_stem_equals_its_modules(
+    activation: str, training: bool, rows_axis: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stem, "_rows_axis", lambda image: rows_axis)
     fused = ConvPatchEmbed(
         16, 8, padding="circular", downsample="af", activation=activation, last_activation=True
     ).double()

@@ -28,6 +28,11 @@ _aten = torch.ops.aten
 _ROWS, _COLUMNS = 2, 3
 
 
+def _rows_axis(image: Tensor) -> int:
+    """The layout to work in. On a CPU, three channels are convolved several times faster last."""
+    return 1 if image.device.type == "cpu" or not image.is_contiguous() else 2
+
+
 def _as_stored(x: Tensor, axis: int) -> Tensor:
     """``(b, C, H, W)`` as it lies in memory, contiguous."""
     return x.permute(0, 2, 3, 1).contiguous() if axis == 1 else x.contiguous()
@@ -123,6 +128,7 @@ class _Stem:
         return _as_stored(F.conv2d(phase, self.weight, self.bias), self.axis)
 
     def forward(self) -> Tensor:
+        """``(B, C, H / down, W / down)``."""
         axis, up, down = self.axis, self.up, self.down
         y = self.buffer(self.batch, rows=down, columns=down)
         gathered = self.buffer(self.images, rows=down, columns=1)
@@ -257,8 +263,7 @@ def phasewise_stem(
 
     ``params`` are the coefficients of a polynomial, ``(degree + 1, C)``, or nothing.
     """
-    # On a CPU, convolving three channels is several times faster with the channels last.
-    axis = 1 if image.device.type == "cpu" or not image.is_contiguous() else 2
+    axis = _rows_axis(image)
     dtype = working_dtype(conv.weight.dtype)
     with torch.autocast(image.device.type, enabled=False):
         weight, bias = (t.to(dtype) for t in fold_batch_norm(image, conv, norm))
