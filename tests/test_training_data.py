@@ -9,7 +9,13 @@ from training_runs import NORMALISATION, RECIPE, scenes
 
 from aft_models.errors import AftModelsError
 from aft_models.training.augment import Windows, centre, resized
-from aft_models.training.data import LoaderBatches, MemoryBatches, PixelSet, mixed_seed
+from aft_models.training.data import (
+    LoaderBatches,
+    MemoryBatches,
+    PixelSet,
+    mixed_seed,
+    training_transform,
+)
 from aft_models.training.evaluate import PixelBatches, accuracy
 from aft_models.training.machine import Machine
 from aft_models.training.processes import Processes
@@ -112,6 +118,30 @@ def test_the_loader_repeats_augmented_views_and_repeats_itself() -> None:
     assert torch.equal(labels, again)
     other = LoaderBatches(Pictures(), recipe, NORMALISATION, seed=6)
     assert not torch.equal(torch.cat([labels for _, labels in other.epoch(0)]), labels)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_of_the_loader_is_augmented_the_same_again(workers: int) -> None:
+    recipe = dataclasses.replace(
+        RECIPE, pipeline="loader", batch_size=12, rand_augment="rand-m9-mstd0.5-inc1"
+    )
+    batches = LoaderBatches(Pictures(), recipe, NORMALISATION, seed=5, workers=workers)
+    images, again, other = (
+        torch.cat([images for images, _ in batches.epoch(epoch)]) for epoch in (0, 0, 1)
+    )
+    assert torch.equal(images, again)
+    assert not torch.equal(images, other)
+
+
+@pytest.mark.parametrize("rand_augment", ["rand-m10-inc1", "rand-m0"])
+def test_posterizing_keeps_a_bit_at_the_end_of_its_scale(rand_augment: str) -> None:
+    recipe = dataclasses.replace(RECIPE, rand_augment=rand_augment)
+    transform = training_transform(recipe, NORMALISATION)
+    operations = [op for step in transform.transforms for op in getattr(step, "ops", ())]
+    (operation,) = (op for op in operations if op.name.startswith("Posterize"))
+    operation.prob = 1.0
+    shades = operation(Image.linear_gradient("L"))
+    assert sorted(count for count, _ in shades.getcolors()) == [128 * 256, 128 * 256]
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from PIL import Image
 from timm.data import create_transform
+from timm.data.auto_augment import posterize
 from timm.data.distributed_sampler import RepeatAugSampler
 from timm.data.transforms import str_to_pil_interp
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import Compose
 
 from aft_models.errors import AftModelsError
 from aft_models.training.augment import Windows, centre, resized
@@ -162,19 +165,7 @@ class LoaderBatches:
         self.recipe = recipe
         self.seed = seed
         self.processes = processes
-        transform = create_transform(
-            recipe.image_size,
-            is_training=True,
-            scale=recipe.crop_scale,
-            hflip=recipe.flip,
-            color_jitter=recipe.color_jitter,
-            auto_augment=recipe.rand_augment or None,
-            interpolation=recipe.interpolation,
-            mean=normalisation.mean,
-            std=normalisation.std,
-            re_prob=recipe.random_erasing,
-            re_mode="pixel",
-        )
+        transform = training_transform(recipe, normalisation)
         self.updates = count_updates(len(data), recipe.batch_size)
         self._sampler = RepeatAugSampler(
             data,
@@ -198,7 +189,10 @@ class LoaderBatches:
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Yields this process's batches of one epoch."""
         self._sampler.set_epoch(mixed_seed(self.seed, epoch))
-        self._generator.manual_seed(mixed_seed(self.seed, epoch, self.processes.rank))
+        seed = mixed_seed(self.seed, epoch, self.processes.rank)
+        self._generator.manual_seed(seed)
+        if not self._loader.num_workers:  # the transforms draw in this process
+            _seed_transforms(seed)
         batches = iter(self._loader)
         for _ in range(self.updates * self.recipe.accumulate):
             yield cast(Batch, tuple(next(batches)))
@@ -219,9 +213,41 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         return self.transform(image), label
 
 
+def training_transform(recipe: Recipe, normalisation: Normalisation) -> Compose:
+    """Timm's augmentation of a recipe, from an image to a tensor."""
+    transform = create_transform(
+        recipe.image_size,
+        is_training=True,
+        scale=recipe.crop_scale,
+        hflip=recipe.flip,
+        color_jitter=recipe.color_jitter,
+        auto_augment=recipe.rand_augment or None,
+        interpolation=recipe.interpolation,
+        mean=normalisation.mean,
+        std=normalisation.std,
+        re_prob=recipe.random_erasing,
+        re_mode="pixel",
+    )
+    for step in transform.transforms:
+        for operation in getattr(step, "ops", ()):
+            if operation.name.startswith("Posterize"):
+                operation.aug_fn = _posterize
+    return cast(Compose, transform)
+
+
+def _posterize(image: Image.Image, bits: int, **options: Any) -> Image.Image:
+    """Timm asks for no bit at all at the far end of its scale: once a black image, now an error."""
+    return cast(Image.Image, posterize(image, max(1, bits), **options))
+
+
 def _seed_worker(worker: int) -> None:
-    """Seeds numpy, which timm's augmentation reads and torch leaves alone."""
-    np.random.seed(torch.initial_seed() % 2**32)  # noqa: NPY002 - what timm reads
+    _seed_transforms(torch.initial_seed())
+
+
+def _seed_transforms(seed: int) -> None:
+    """Seeds what timm's augmentation reads besides torch."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - what timm reads
 
 
 def share_of_batch(recipe: Recipe, processes: Processes) -> int:
