@@ -15,6 +15,7 @@ Two rules about the Nyquist bin of an even ``n``, from which exact equivariance 
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -139,13 +140,20 @@ def alias_free_downsample(x: Tensor, down: int = 2) -> Tensor:
 
 
 def _resample(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
-    # Reduced precision would undo the exactness, so autocast stops here.
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         return contract(matrix, x.to(matrix.dtype).contiguous(), axis).to(x.dtype)
 
 
 def _like(x: Tensor) -> dict[str, Any]:
     return {"device": x.device, "dtype": working_dtype(x.dtype)}
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Where autocast stops, if there is any: reduced precision would undo the exactness."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -3,16 +3,18 @@
 An up-sampled image is its ``up * up`` phases, each the image shifted by a fraction of a pixel.
 Applying a pointwise function to every phase and bringing each back with the transposed shift is
 therefore the whole operation (``docs/alias-free.md`` has the derivation), and needs only products
-with ``n x n`` matrices. Large images go phase by phase; a grid of tokens is small enough to be
-up-sampled whole. Either way the backward pass saves the input alone and computes the rest again.
+with ``n x n`` matrices. Large images go phase by phase; on a grid of tokens only the rows do, the
+columns are up-sampled whole. Either way the backward pass saves the input alone and computes the
+rest again.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,23 +29,22 @@ from aft_models.resample import (
     downsample_matrix,
     shift_matrix,
     upsample_matrix,
+    without_autocast,
     working_dtype,
 )
+
+T = TypeVar("T")
 
 # Elements per temporary and thread on a CPU: the phases of a chunk of images stay in the cache,
 # and no temporary is large enough for the allocator to return it to the system each time.
 _CPU_CHUNK = 2**19
 
-# Up to this many samples an axis is cheaper to up-sample outright: memory is the limit there, and
-# fewer, larger products move less of it than the phases do, for half again as many operations.
+# Up to this many samples the columns are cheaper to up-sample outright: memory is the limit there,
+# and fewer, larger products move less of it than the phases do, for more operations.
 _SMALL = 16
 
 # Least-squares fit of GELU on [-2, 2], so that a network starts from a familiar shape.
 GELU_QUADRATIC = (0.0169394634, 0.5, 0.3078363964)
-
-
-# Filled in eager mode only, like the cache of the matrices themselves.
-_AXES: dict[tuple[int, int, int, torch.device, torch.dtype], AxisPhases] = {}
 
 
 @dataclass(frozen=True)
@@ -57,21 +58,57 @@ class AxisPhases:
     @staticmethod
     def of(n: int, up: int, down: int, device: torch.device, dtype: torch.dtype) -> AxisPhases:
         """Matrices for one axis; ``down`` divides ``n``."""
-        key = (n, up, down, device, dtype)
-        if not torch.compiler.is_compiling() and key in _AXES:
-            return _AXES[key]
-        m = n // down
-        with torch.inference_mode(False), torch.no_grad():
-            forth = tuple(shift_matrix(n, p / up, device=device, dtype=dtype) for p in range(up))
-            columns = downsample_matrix(n * up, m, device=device, dtype=dtype)
-            back = tuple((up * columns[:, p::up]).contiguous() for p in range(up))
-            alternating = None
-            if down == 1 and n % 2 == 0:
-                alternating = 1 - 2 * (torch.arange(n, device=device) % 2).to(dtype)
-        axis = AxisPhases(forth, back, alternating)
-        if not torch.compiler.is_compiling() and type(back[0]) is Tensor:
-            _AXES[key] = axis
-        return axis
+        return _made_once(_build_axis, (n, up, down), device, dtype)
+
+
+def _build_axis(n: int, up: int, down: int, device: torch.device, dtype: torch.dtype) -> AxisPhases:
+    m = n // down
+    forth = tuple(shift_matrix(n, p / up, device=device, dtype=dtype) for p in range(up))
+    columns = downsample_matrix(n * up, m, device=device, dtype=dtype)
+    back = tuple((up * columns[:, p::up]).contiguous() for p in range(up))
+    alternating = None
+    if down == 1 and n % 2 == 0:
+        alternating = 1 - 2 * (torch.arange(n, device=device) % 2).to(dtype)
+    return AxisPhases(forth, back, alternating)
+
+
+class _Grid(NamedTuple):
+    """The matrices of a small grid: phases of the rows, the columns up-sampled outright."""
+
+    rows: AxisPhases
+    project: Tensor  # rows without their Nyquist component
+    up_columns: Tensor
+    down_columns: Tensor
+
+
+def _build_grid(
+    height: int, width: int, up: int, device: torch.device, dtype: torch.dtype
+) -> _Grid:
+    return _Grid(
+        AxisPhases.of(height, up, 1, device, dtype),
+        downsample_matrix(height, height, device=device, dtype=dtype),
+        upsample_matrix(width, up, device=device, dtype=dtype),
+        downsample_matrix(width * up, width, device=device, dtype=dtype),
+    )
+
+
+_MADE: dict[tuple[Any, ...], Any] = {}
+
+
+def _made_once(
+    build: Callable[..., T], sizes: tuple[int, ...], device: torch.device, dtype: torch.dtype
+) -> T:
+    """What ``build`` makes of its arguments; made anew while a compiler traces, or for fakes."""
+    key = (build, *sizes, device, dtype)
+    compiling = torch.compiler.is_compiling()
+    if not compiling and key in _MADE:
+        found: T = _MADE[key]
+        return found
+    with torch.inference_mode(False), torch.no_grad():
+        made = build(*sizes, device, dtype)
+        if not compiling and type(torch.empty(0)) is Tensor:
+            _MADE[key] = made
+    return made
 
 
 def chunk_images(x: Tensor, per_image: int) -> int:
@@ -81,9 +118,15 @@ def chunk_images(x: Tensor, per_image: int) -> int:
     return min(x.shape[0], torch.get_num_threads() * max(1, _CPU_CHUNK // per_image))
 
 
-def chunk_starts(batch: int, images: int) -> Iterable[int]:
-    """Where the chunks begin. A traced batch is one chunk, so that its size can stay symbolic."""
-    return (0,) if torch.compiler.is_compiling() else range(0, batch, images)
+def in_chunks(images: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """The tensors, at most so many images at a time.
+
+    A traced batch is one chunk, so that its size can stay symbolic.
+    """
+    if torch.compiler.is_compiling() or images >= tensors[0].shape[0]:
+        return [tensors]
+    chunks = -(-tensors[0].shape[0] // images)
+    return zip(*(tensor.chunk(chunks) for tensor in tensors), strict=True)
 
 
 def remove_nyquist_(x: Tensor, vector: Tensor | None, axis: int) -> None:
@@ -105,13 +148,12 @@ class _AliasFree(torch.autograd.Function):
         ctx.save_for_backward(x, *params)
         ctx.settings = (function, up, down, axis)
         dtype = working_dtype(x.dtype)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             plan = _plan(x, up, down, axis, slopes=False)
             applied = _Function(function, [p.to(dtype) for p in params])
             y = x.new_empty(plan.result_shape, dtype=dtype)
-            for start in chunk_starts(x.shape[0], plan.images):
-                chunk = slice(start, start + plan.images)
-                plan.forward(x[chunk].to(dtype), y[chunk], applied)
+            for part, out in in_chunks(plan.images, x, y):
+                plan.forward(part.to(dtype), out, applied)
         return y.to(x.dtype)
 
     @staticmethod
@@ -121,14 +163,12 @@ class _AliasFree(torch.autograd.Function):
         function, up, down, axis = ctx.settings
         dtype = working_dtype(x.dtype)
         grad = grad.contiguous()
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             plan = _plan(x, up, down, axis, slopes=True)
             applied = _Function(function, [p.to(dtype) for p in params])
             grad_x = x.new_empty(x.shape, dtype=dtype)
-            for start in chunk_starts(x.shape[0], plan.images):
-                chunk = slice(start, start + plan.images)
-                part, g = x[chunk].to(dtype), grad[chunk].to(dtype)
-                plan.backward(g, part, grad_x[chunk], applied)
+            for part, g, out in in_chunks(plan.images, x, grad, grad_x):
+                plan.backward(g.to(dtype), part.to(dtype), out, applied)
         narrow = [total.to(p.dtype) for total, p in zip(applied.grads, params, strict=True)]
         return (grad_x.to(x.dtype), None, None, None, None, *narrow)
 
@@ -158,7 +198,8 @@ class _Plan:
         self.like, self.dtype, self.axis = x, working_dtype(x.dtype), axis
         self.height, self.width = x.shape[axis], x.shape[axis + 1]
         self.up, self.down = up, down
-        self.images = chunk_images(x, largest * x[0].numel())
+        self.buffers: list[Tensor] = []
+        self.images = chunk_images(x, largest * math.prod(x.shape[1:]))
         self.result_shape = self.shape(x.shape[0], self.height // down, self.width // down)
 
     def shape(self, images: int, height: int, width: int) -> list[int]:
@@ -169,6 +210,10 @@ class _Plan:
     def buffer(self, height: int, width: int) -> Tensor:
         """Room for a chunk at another size."""
         return self.like.new_empty(self.shape(self.images, height, width), dtype=self.dtype)
+
+    def room(self, images: int) -> list[Tensor]:
+        """The buffers, as far as so many images need them."""
+        return self.buffers if images == self.images else [b[:images] for b in self.buffers]
 
 
 class _FineColumns(_Plan):
@@ -181,43 +226,37 @@ class _FineColumns(_Plan):
     def __init__(self, x: Tensor, up: int, axis: int, *, slopes: bool) -> None:
         super().__init__(x, up, 1, axis, largest=up)
         height, width = self.height, self.width
-        like: dict[str, Any] = {"device": x.device, "dtype": self.dtype}
-        self.rows = AxisPhases.of(height, up, 1, x.device, self.dtype)
-        self.project = downsample_matrix(height, height, **like)
-        self.up_columns = upsample_matrix(width, up, **like)
-        self.down_columns = downsample_matrix(width * up, width, **like)
-        self.coarse = self.buffer(height, width)
-        self.fine, self.phase, self.total = (self.buffer(height, up * width) for _ in range(3))
-        if slopes:
-            self.slope, self.spread = torch.empty_like(self.phase), torch.empty_like(self.phase)
+        self.grid = _made_once(_build_grid, (height, width, up), x.device, self.dtype)
+        self.buffers = [self.buffer(height, width)]
+        self.buffers += [self.buffer(height, up * width) for _ in range(5 if slopes else 3)]
 
     def forward(self, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the activation of ``x`` to ``out``."""
-        axis, rows, size = self.axis, self.rows, x.shape[0]
-        t, total, coarse = self.phase[:size], self.total[:size], self.coarse[:size]
-        fine = contract(self.up_columns, x, axis + 1, out=self.fine[:size])
+        axis, (rows, project, up_columns, down_columns) = self.axis, self.grid
+        coarse, fine, t, total = self.room(x.shape[0])
+        contract(up_columns, x, axis + 1, out=fine)
         function.apply_to(fine, total)
         for p in range(1, self.up):
             contract(rows.forth[p], fine, axis, out=t)
             function.apply_(t)
             contract(rows.back[p], t, axis, out=total, keep=1.0)
-        contract(self.down_columns, total, axis + 1, out=coarse)
-        contract(self.project, coarse, axis, out=out, scale=1.0 / self.up)
+        contract(down_columns, total, axis + 1, out=coarse)
+        contract(project, coarse, axis, out=out, scale=1.0 / self.up)
 
     def backward(self, grad: Tensor, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the gradient with respect to ``x`` to ``out``; add to the parameters' ones."""
-        axis, rows, size = self.axis, self.rows, x.shape[0]
-        z, t, total = self.phase[:size], self.slope[:size], self.total[:size]
-        fine = contract(self.up_columns, x, axis + 1, out=self.fine[:size])
-        g = contract(self.project, grad, axis, out=self.coarse[:size], scale=1.0 / self.up)
-        q = contract(self.down_columns.t(), g, axis + 1, out=self.spread[:size])
+        axis, (rows, project, up_columns, down_columns) = self.axis, self.grid
+        g, fine, z, t, q, total = self.room(x.shape[0])
+        contract(up_columns, x, axis + 1, out=fine)
+        contract(project, grad, axis, out=g, scale=1.0 / self.up)
+        contract(down_columns.t(), g, axis + 1, out=q)
         function.pull_back(q, fine, total)
         for p in range(1, self.up):
             contract(rows.forth[p], fine, axis, out=z)
             contract(rows.back[p].t(), q, axis, out=t)
             function.pull_back(t, z, t)
             contract(rows.forth[p].t(), t, axis, out=total, keep=1.0)
-        contract(self.up_columns.t(), total, axis + 1, out=out)
+        contract(up_columns.t(), total, axis + 1, out=out)
 
 
 class _Phases(_Plan):
@@ -234,17 +273,12 @@ class _Phases(_Plan):
         )
         self.direct = down == 1  # phase 0 comes back as it is but for its Nyquist component
         self.share = 1.0 / up**2
-        self.shifted = self.buffer(self.height, self.width)
-        self.phase = self.buffer(self.height, self.width)
-        self.column = self.buffer(self.height // down, self.width)
-        if slopes:
-            self.slope, self.total = torch.empty_like(self.phase), torch.empty_like(self.phase)
+        full = [self.buffer(self.height, self.width) for _ in range(4 if slopes else 2)]
+        self.buffers = [self.buffer(self.height // down, self.width), *full]
 
-    def shift(self, x: Tensor, r: int) -> Tensor:
+    def shift(self, x: Tensor, r: int, room: Tensor) -> Tensor:
         """Column phase ``r``."""
-        if r == 0:
-            return x
-        return contract(self.columns.forth[r], x, self.axis + 1, out=self.shifted[: x.shape[0]])
+        return x if r == 0 else contract(self.columns.forth[r], x, self.axis + 1, out=room)
 
     def remove_nyquist_(self, y: Tensor) -> None:
         """Of both axes."""
@@ -254,9 +288,9 @@ class _Phases(_Plan):
     def forward(self, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the activation of ``x`` to ``out``."""
         axis, rows, direct = self.axis, self.rows, self.direct
-        t, column = self.phase[: x.shape[0]], self.column[: x.shape[0]]
+        column, shifted, t = self.room(x.shape[0])
         for r in range(self.up):
-            v = self.shift(x, r)
+            v = self.shift(x, r, shifted)
             target = out if direct and r == 0 else column
             function.apply_to(v, target if direct else t)
             if not direct:
@@ -273,15 +307,15 @@ class _Phases(_Plan):
 
     def backward(self, grad: Tensor, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the gradient with respect to ``x`` to ``out``; add to the parameters' ones."""
-        axis, rows, columns, size = self.axis, self.rows, self.columns, x.shape[0]
-        z, t, column = self.phase[:size], self.slope[:size], self.column[:size]
+        axis, rows, columns = self.axis, self.rows, self.columns
+        column, shifted, z, t, total = self.room(x.shape[0])
         g = grad * self.share
         self.remove_nyquist_(g)
         for r in range(self.up):
-            v, q = self.shift(x, r), g
+            v, q = self.shift(x, r, shifted), g
             if r > 0 or not self.direct:
                 q = contract(columns.back[r].t(), g, axis + 1, out=column)
-            target = self.total[:size] if r else out
+            target = total if r else out
             first = q if self.direct else contract(rows.back[0].t(), q, axis, out=target)
             function.pull_back(first, v, target)
             for p in range(1, self.up):

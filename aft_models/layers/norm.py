@@ -23,7 +23,7 @@ class _AliasFreeNorm(torch.autograd.Function):
         mean = wide.mean(mean_axis, keepdim=True)
         centred = wide - mean
         norm = torch.linalg.vector_norm(centred, dim=(1, 2), keepdim=True)
-        scale = torch.rsqrt(norm * norm / x[0].numel() + eps)  # (B, 1, 1)
+        scale = torch.rsqrt(norm * norm / _per_image(x) + eps)  # (B, 1, 1)
         ctx.save_for_backward(x, mean, scale, weight)
         ctx.mean_axis = mean_axis
         return torch.addcmul(bias, centred, scale * weight).to(x.dtype)
@@ -42,8 +42,9 @@ class _AliasFreeNorm(torch.autograd.Function):
         else:
             along_tokens -= mean * total
             mean_grad = gain * total / x.shape[1]
-        radial = (along_tokens * weight).sum(2, keepdim=True) * (scale**3 / x[0].numel())
-        grad_x = torch.addcmul(radial * mean - mean_grad, g, gain).addcmul_(wide, radial, value=-1.0)
+        radial = (along_tokens * weight).sum(2, keepdim=True) * (scale**3 / _per_image(x))
+        grad_x = torch.addcmul(radial * mean - mean_grad, g, gain)
+        grad_x.addcmul_(wide, radial, value=-1.0)
         grad_weight, grad_bias = (along_tokens * scale).sum((0, 1)), total.sum((0, 1))
         return (
             grad_x.to(x.dtype),
@@ -52,6 +53,11 @@ class _AliasFreeNorm(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _per_image(x: Tensor) -> int:
+    """Elements."""
+    return x.shape[1] * x.shape[2]
 
 
 class AliasFreeLayerNorm(nn.Module):

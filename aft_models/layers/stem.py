@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from aft_models.layers.activation import AxisPhases, chunk_images, chunk_starts
+from aft_models.layers.activation import AxisPhases, chunk_images, in_chunks
 from aft_models.layers.padding import circular_pad
 from aft_models.layers.pointwise import Pointwise
-from aft_models.resample import contract, shift_matrix, working_dtype
+from aft_models.resample import contract, shift_matrix, without_autocast, working_dtype
 
 _aten = torch.ops.aten
 _ROWS, _COLUMNS = 2, 3
@@ -85,7 +85,7 @@ class _PhasewiseStem(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.autocast(grad.device.type, enabled=False):
+        with without_autocast(grad):
             stem = _Stem(*ctx.settings, *ctx.saved_tensors)
             grads = stem.backward(grad, image_needs_grad=ctx.needs_input_grad[6])
         return (None, None, None, None, *grads)
@@ -132,13 +132,11 @@ class _Stem:
         axis, up, down = self.axis, self.up, self.down
         y = self.buffer(self.batch, rows=down, columns=down)
         gathered = self.buffer(self.images, rows=down, columns=1)
-        for start in chunk_starts(self.batch, self.images):
-            chunk = slice(start, start + self.images)
-            out = y[chunk]
+        for out, *phases in in_chunks(self.images, y, *self.phases):
             column = gathered[: out.shape[0]]
             for r in range(up):
                 for p in range(up):
-                    z = self.convolve(self.phases[r * up + p][chunk])
+                    z = self.convolve(phases[r * up + p])
                     self.function.apply_(z, self.params)
                     contract(self.rows.back[p], z, axis, out=column, keep=float(p > 0))
                     del z  # so that the next phase finds its memory free, and still in the cache
@@ -151,21 +149,20 @@ class _Stem:
         axis, up = self.axis, self.up
         grad_weight, grad_bias = torch.zeros_like(self.weight), torch.zeros_like(self.bias)
         grad_params = [torch.zeros_like(p) for p in self.params]
-        grad_phases: list[Tensor | None] = [
-            torch.empty_like(phase) if image_needs_grad else None for phase in self.phases
-        ]
+        grad_phases = [torch.empty_like(x) for x in self.phases] if image_needs_grad else []
         gathered = self.buffer(self.images, rows=self.down, columns=1)
         spread = self.buffer(self.images, rows=1, columns=1)
         wanted = [image_needs_grad, True, False]
-        for start in chunk_starts(self.batch, self.images):
-            chunk = slice(start, start + self.images)
-            g = _as_stored(grad[chunk], axis)
+        chunks = in_chunks(self.images, grad, *self.phases, *grad_phases)
+        for grad_part, *parts in chunks:
+            phases, towards_phases = parts[: up**2], parts[up**2 :]
+            g = _as_stored(grad_part, axis)
             column, gz = gathered[: g.shape[0]], spread[: g.shape[0]]
             for r in range(up):
                 back = self.columns.back[r].t()
                 contract(back, g, axis + 1, out=column, scale=1.0 / up**2)
                 for p in range(up):
-                    phase, grad_phase = self.phases[r * up + p][chunk], grad_phases[r * up + p]
+                    phase = phases[r * up + p]
                     z = self.convolve(phase)
                     contract(self.rows.back[p].t(), column, axis, out=gz)
                     self.function.pull_back(gz, z, gz, self.params, grad_params)
@@ -176,9 +173,10 @@ class _Stem:
                     )  # fmt: skip
                     grad_weight += dw
                     grad_bias += self.total(gz)
-                    if grad_phase is not None:
-                        grad_phase[chunk] = towards_image
-        return [grad_weight, grad_bias, *grad_phases, *grad_params]
+                    if image_needs_grad:
+                        towards_phases[r * up + p].copy_(towards_image)
+        towards: list[Tensor | None] = [*grad_phases] if image_needs_grad else [None] * up**2
+        return [grad_weight, grad_bias, *towards, *grad_params]
 
     def total(self, x: Tensor) -> Tensor:
         """The sum of a feature map over all pixels."""
@@ -265,7 +263,7 @@ def phasewise_stem(
     """
     axis = _rows_axis(image)
     dtype = working_dtype(conv.weight.dtype)
-    with torch.autocast(image.device.type, enabled=False):
+    with without_autocast(image):
         weight, bias = (t.to(dtype) for t in fold_batch_norm(image, conv, norm))
         phases = _image_phases(image.to(dtype).contiguous(), up, axis)
         wide = [p.to(dtype) if axis == 1 else p.to(dtype)[:, :, None, None] for p in params]
