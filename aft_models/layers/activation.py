@@ -60,6 +60,10 @@ class AxisPhases:
         """Matrices for one axis; ``down`` divides ``n``."""
         return _made_once(_build_axis, (n, up, down), device, dtype)
 
+    def beyond_first(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """There and back, for the phases that are true shifts."""
+        return zip(self.forth[1:], self.back[1:], strict=True)
+
 
 def _build_axis(n: int, up: int, down: int, device: torch.device, dtype: torch.dtype) -> AxisPhases:
     m = n // down
@@ -73,10 +77,9 @@ def _build_axis(n: int, up: int, down: int, device: torch.device, dtype: torch.d
 
 
 class _Grid(NamedTuple):
-    """The matrices of a small grid: phases of the rows, the columns up-sampled outright."""
+    """What a small grid needs besides the phases of its rows."""
 
-    rows: AxisPhases
-    project: Tensor  # rows without their Nyquist component
+    project: Tensor  # the rows without their Nyquist component
     up_columns: Tensor
     down_columns: Tensor
 
@@ -85,7 +88,6 @@ def _build_grid(
     height: int, width: int, up: int, device: torch.device, dtype: torch.dtype
 ) -> _Grid:
     return _Grid(
-        AxisPhases.of(height, up, 1, device, dtype),
         downsample_matrix(height, height, device=device, dtype=dtype),
         upsample_matrix(width, up, device=device, dtype=dtype),
         downsample_matrix(width * up, width, device=device, dtype=dtype),
@@ -198,6 +200,7 @@ class _Plan:
         self.like, self.dtype, self.axis = x, working_dtype(x.dtype), axis
         self.height, self.width = x.shape[axis], x.shape[axis + 1]
         self.up, self.down = up, down
+        self.rows = AxisPhases.of(self.height, up, down, x.device, self.dtype)
         self.buffers: list[Tensor] = []
         self.images = chunk_images(x, largest * math.prod(x.shape[1:]))
         self.result_shape = self.shape(x.shape[0], self.height // down, self.width // down)
@@ -214,6 +217,23 @@ class _Plan:
     def room(self, images: int) -> list[Tensor]:
         """The buffers, as far as so many images need them."""
         return self.buffers if images == self.images else [b[:images] for b in self.buffers]
+
+    def add_row_phases(self, v: Tensor, t: Tensor, total: Tensor, function: _Function) -> None:
+        """Add to ``total`` what all phases of the rows of ``v`` but the first bring back."""
+        for forth, back in self.rows.beyond_first():
+            contract(forth, v, self.axis, out=t)
+            function.apply_(t)
+            contract(back, t, self.axis, out=total, keep=1.0)
+
+    def pull_back_row_phases(
+        self, q: Tensor, v: Tensor, z: Tensor, t: Tensor, total: Tensor, function: _Function
+    ) -> None:
+        """Add to ``total`` the gradient of ``v`` through them, given that of what they brought."""
+        for forth, back in self.rows.beyond_first():
+            contract(forth, v, self.axis, out=z)
+            contract(back.t(), q, self.axis, out=t)
+            function.pull_back(t, z, t)
+            contract(forth.t(), t, self.axis, out=total, keep=1.0)
 
 
 class _FineColumns(_Plan):
@@ -232,30 +252,23 @@ class _FineColumns(_Plan):
 
     def forward(self, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the activation of ``x`` to ``out``."""
-        axis, (rows, project, up_columns, down_columns) = self.axis, self.grid
+        axis, (project, up_columns, down_columns) = self.axis, self.grid
         coarse, fine, t, total = self.room(x.shape[0])
         contract(up_columns, x, axis + 1, out=fine)
         function.apply_to(fine, total)
-        for p in range(1, self.up):
-            contract(rows.forth[p], fine, axis, out=t)
-            function.apply_(t)
-            contract(rows.back[p], t, axis, out=total, keep=1.0)
+        self.add_row_phases(fine, t, total, function)
         contract(down_columns, total, axis + 1, out=coarse)
         contract(project, coarse, axis, out=out, scale=1.0 / self.up)
 
     def backward(self, grad: Tensor, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the gradient with respect to ``x`` to ``out``; add to the parameters' ones."""
-        axis, (rows, project, up_columns, down_columns) = self.axis, self.grid
+        axis, (project, up_columns, down_columns) = self.axis, self.grid
         g, fine, z, t, q, total = self.room(x.shape[0])
         contract(up_columns, x, axis + 1, out=fine)
         contract(project, grad, axis, out=g, scale=1.0 / self.up)
         contract(down_columns.t(), g, axis + 1, out=q)
         function.pull_back(q, fine, total)
-        for p in range(1, self.up):
-            contract(rows.forth[p], fine, axis, out=z)
-            contract(rows.back[p].t(), q, axis, out=t)
-            function.pull_back(t, z, t)
-            contract(rows.forth[p].t(), t, axis, out=total, keep=1.0)
+        self.pull_back_row_phases(q, fine, z, t, total, function)
         contract(up_columns.t(), total, axis + 1, out=out)
 
 
@@ -268,9 +281,7 @@ class _Phases(_Plan):
 
     def __init__(self, x: Tensor, up: int, down: int, axis: int, *, slopes: bool) -> None:
         super().__init__(x, up, down, axis, largest=1)
-        self.rows, self.columns = (
-            AxisPhases.of(n, up, down, x.device, self.dtype) for n in (self.height, self.width)
-        )
+        self.columns = AxisPhases.of(self.width, up, down, x.device, self.dtype)
         self.direct = down == 1  # phase 0 comes back as it is but for its Nyquist component
         self.share = 1.0 / up**2
         full = [self.buffer(self.height, self.width) for _ in range(4 if slopes else 2)]
@@ -295,10 +306,7 @@ class _Phases(_Plan):
             function.apply_to(v, target if direct else t)
             if not direct:
                 contract(rows.back[0], t, axis, out=target)
-            for p in range(1, self.up):
-                contract(rows.forth[p], v, axis, out=t)
-                function.apply_(t)
-                contract(rows.back[p], t, axis, out=target, keep=1.0)
+            self.add_row_phases(v, t, target, function)
             if target is not out:
                 keep = 0.0 if r == 0 else self.share if direct and r == 1 else 1.0
                 back = self.columns.back[r]
@@ -318,11 +326,7 @@ class _Phases(_Plan):
             target = total if r else out
             first = q if self.direct else contract(rows.back[0].t(), q, axis, out=target)
             function.pull_back(first, v, target)
-            for p in range(1, self.up):
-                contract(rows.forth[p], v, axis, out=z)
-                contract(rows.back[p].t(), q, axis, out=t)
-                function.pull_back(t, z, t)
-                contract(rows.forth[p].t(), t, axis, out=target, keep=1.0)
+            self.pull_back_row_phases(q, v, z, t, target, function)
             if r > 0:
                 contract(columns.forth[r].t(), target, axis + 1, out=out, keep=1.0)
 

@@ -69,18 +69,11 @@ class _PhasewiseStem(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        function: Pointwise,
-        up: int,
-        down: int,
-        axis: int,
-        weight: Tensor,
-        bias: Tensor,
-        *phases_and_params: Tensor,
+        ctx: Any, function: Pointwise, up: int, down: int, axis: int, *tensors: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(weight, bias, *phases_and_params)
+        ctx.save_for_backward(*tensors)
         ctx.settings = (function, up, down, axis)
-        return _Stem(*ctx.settings, weight, bias, *phases_and_params).forward()
+        return _Stem(*ctx.settings, *tensors).forward()
 
     @staticmethod
     @once_differentiable
