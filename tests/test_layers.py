@@ -186,15 +186,22 @@ def test_any_elementwise_function_works() -> None:
     assert_same_gradients(fast, slow, [x])
 
 
-@pytest.mark.parametrize("rows_axis", [1, 2])  # channels last, as on a CPU, and channels first
+# Channels last, as on a CPU, and channels first.
+@pytest.mark.parametrize(("rows_axis", "up"), [(1, 2), (2, 2), (1, 3), (2, 3)])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("activation", ["af_gelu", "af_poly"])
 def test_fused_stem_equals_its_modules(
-    activation: str, training: bool, rows_axis: int, monkeypatch: pytest.MonkeyPatch
+    activation: str, training: bool, rows_axis: int, up: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stem, "_rows_axis", lambda image: rows_axis)
     fused = ConvPatchEmbed(
-        16, 8, padding="circular", downsample="af", activation=activation, last_activation=True
+        16,
+        8,
+        padding="circular",
+        downsample="af",
+        activation=activation,
+        last_activation=True,
+        up=up,
     ).double()
     for module in fused.modules():
         if isinstance(module, nn.BatchNorm2d):

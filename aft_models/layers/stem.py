@@ -80,7 +80,8 @@ class _PhasewiseStem(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with without_autocast(grad):
             stem = _Stem(*ctx.settings, *ctx.saved_tensors)
-            grads = stem.backward(grad, image_needs_grad=ctx.needs_input_grad[6])
+            first_phase = ctx.needs_input_grad[6]  # after the settings, the weight and the bias
+            grads = stem.backward(grad, image_needs_grad=first_phase)
         return (None, None, None, None, *grads)
 
 
@@ -146,9 +147,8 @@ class _Stem:
         gathered = self.buffer(self.images, rows=self.down, columns=1)
         spread = self.buffer(self.images, rows=1, columns=1)
         wanted = [image_needs_grad, True, False]
-        chunks = in_chunks(self.images, grad, *self.phases, *grad_phases)
-        for grad_part, *parts in chunks:
-            phases, towards_phases = parts[: up**2], parts[up**2 :]
+        for grad_part, *rest in in_chunks(self.images, grad, *self.phases, *grad_phases):
+            phases, towards_phases = rest[: up**2], rest[up**2 :]
             g = _as_stored(grad_part, axis)
             column, gz = gathered[: g.shape[0]], spread[: g.shape[0]]
             for r in range(up):
