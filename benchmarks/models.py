@@ -5,8 +5,8 @@
 
 Every figure is a ratio within this process: the candidates take turns, each between two runs of the
 first one, and the median over the rounds of its ratio to those two counts, so a machine that is now
-busy, now idle slows all alike. With ``--clock cpu`` processor time
-is measured instead of the wall clock; use it with ``--threads 1`` when other jobs are running.
+busy, now idle slows all alike. With ``--clock cpu`` processor time is measured instead of the wall
+clock; use it with ``--threads 1`` when other jobs are running.
 """
 
 from __future__ import annotations

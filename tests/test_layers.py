@@ -194,6 +194,8 @@ def test_fused_stem_equals_its_modules(
     activation: str, training: bool, rows_axis: int, up: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stem, "_rows_axis", lambda image: rows_axis)
+    monkeypatch.setattr("aft_models.layers.activation._CPU_CHUNK", 1)  # an image per thread
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # so the three are two chunks
     fused = ConvPatchEmbed(
         16,
         8,

@@ -14,7 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,6 @@ from aft_models.resample import (
     working_dtype,
 )
 
-T = TypeVar("T")
-
 # Elements per temporary and thread on a CPU: the phases of a chunk of images stay in the cache,
 # and no temporary is large enough for the allocator to return it to the system each time.
 _CPU_CHUNK = 2**19
@@ -45,6 +43,10 @@ _SMALL = 16
 
 # Least-squares fit of GELU on [-2, 2], so that a network starts from a familiar shape.
 GELU_QUADRATIC = (0.0169394634, 0.5, 0.3078363964)
+
+
+# Filled in eager mode only, like the cache of the matrices themselves.
+_AXES: dict[tuple[int, int, int, torch.device, torch.dtype], AxisPhases] = {}
 
 
 @dataclass(frozen=True)
@@ -58,59 +60,25 @@ class AxisPhases:
     @staticmethod
     def of(n: int, up: int, down: int, device: torch.device, dtype: torch.dtype) -> AxisPhases:
         """Matrices for one axis; ``down`` divides ``n``."""
-        return _made_once(_build_axis, (n, up, down), device, dtype)
+        key = (n, up, down, device, dtype)
+        if not torch.compiler.is_compiling() and key in _AXES:
+            return _AXES[key]
+        m = n // down
+        with torch.inference_mode(False), torch.no_grad():
+            forth = tuple(shift_matrix(n, p / up, device=device, dtype=dtype) for p in range(up))
+            columns = downsample_matrix(n * up, m, device=device, dtype=dtype)
+            back = tuple((up * columns[:, p::up]).contiguous() for p in range(up))
+            alternating = None
+            if down == 1 and n % 2 == 0:
+                alternating = 1 - 2 * (torch.arange(n, device=device) % 2).to(dtype)
+        axis = AxisPhases(forth, back, alternating)
+        if not torch.compiler.is_compiling() and type(back[0]) is Tensor:
+            _AXES[key] = axis
+        return axis
 
     def beyond_first(self) -> Iterable[tuple[Tensor, Tensor]]:
         """There and back, for the phases that are true shifts."""
         return zip(self.forth[1:], self.back[1:], strict=True)
-
-
-def _build_axis(n: int, up: int, down: int, device: torch.device, dtype: torch.dtype) -> AxisPhases:
-    m = n // down
-    forth = tuple(shift_matrix(n, p / up, device=device, dtype=dtype) for p in range(up))
-    columns = downsample_matrix(n * up, m, device=device, dtype=dtype)
-    back = tuple((up * columns[:, p::up]).contiguous() for p in range(up))
-    alternating = None
-    if down == 1 and n % 2 == 0:
-        alternating = 1 - 2 * (torch.arange(n, device=device) % 2).to(dtype)
-    return AxisPhases(forth, back, alternating)
-
-
-class _Grid(NamedTuple):
-    """What a small grid needs besides the phases of its rows."""
-
-    project: Tensor  # the rows without their Nyquist component
-    up_columns: Tensor
-    down_columns: Tensor
-
-
-def _build_grid(
-    height: int, width: int, up: int, device: torch.device, dtype: torch.dtype
-) -> _Grid:
-    return _Grid(
-        downsample_matrix(height, height, device=device, dtype=dtype),
-        upsample_matrix(width, up, device=device, dtype=dtype),
-        downsample_matrix(width * up, width, device=device, dtype=dtype),
-    )
-
-
-_MADE: dict[tuple[Any, ...], Any] = {}
-
-
-def _made_once(
-    build: Callable[..., T], sizes: tuple[int, ...], device: torch.device, dtype: torch.dtype
-) -> T:
-    """What ``build`` makes of its arguments; made anew while a compiler traces, or for fakes."""
-    key = (build, *sizes, device, dtype)
-    compiling = torch.compiler.is_compiling()
-    if not compiling and key in _MADE:
-        found: T = _MADE[key]
-        return found
-    with torch.inference_mode(False), torch.no_grad():
-        made = build(*sizes, device, dtype)
-        if not compiling and type(torch.empty(0)) is Tensor:
-            _MADE[key] = made
-    return made
 
 
 def chunk_images(x: Tensor, per_image: int) -> int:
@@ -199,7 +167,7 @@ class _Plan:
         """``largest``: the most elements that a buffer holds per element of ``x``."""
         self.like, self.dtype, self.axis = x, working_dtype(x.dtype), axis
         self.height, self.width = x.shape[axis], x.shape[axis + 1]
-        self.up, self.down = up, down
+        self.up = up
         self.rows = AxisPhases.of(self.height, up, down, x.device, self.dtype)
         self.buffers: list[Tensor] = []
         self.images = chunk_images(x, largest * math.prod(x.shape[1:]))
@@ -246,30 +214,33 @@ class _FineColumns(_Plan):
     def __init__(self, x: Tensor, up: int, axis: int, *, slopes: bool) -> None:
         super().__init__(x, up, 1, axis, largest=up)
         height, width = self.height, self.width
-        self.grid = _made_once(_build_grid, (height, width, up), x.device, self.dtype)
+        like: dict[str, Any] = {"device": x.device, "dtype": self.dtype}
+        self.project = downsample_matrix(height, height, **like)
+        self.up_columns = upsample_matrix(width, up, **like)
+        self.down_columns = downsample_matrix(width * up, width, **like)
         self.buffers = [self.buffer(height, width)]
         self.buffers += [self.buffer(height, up * width) for _ in range(5 if slopes else 3)]
 
     def forward(self, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the activation of ``x`` to ``out``."""
-        axis, (project, up_columns, down_columns) = self.axis, self.grid
+        axis = self.axis
         coarse, fine, t, total = self.room(x.shape[0])
-        contract(up_columns, x, axis + 1, out=fine)
+        contract(self.up_columns, x, axis + 1, out=fine)
         function.apply_to(fine, total)
         self.add_row_phases(fine, t, total, function)
-        contract(down_columns, total, axis + 1, out=coarse)
-        contract(project, coarse, axis, out=out, scale=1.0 / self.up)
+        contract(self.down_columns, total, axis + 1, out=coarse)
+        contract(self.project, coarse, axis, out=out, scale=1.0 / self.up)
 
     def backward(self, grad: Tensor, x: Tensor, out: Tensor, function: _Function) -> None:
         """Write the gradient with respect to ``x`` to ``out``; add to the parameters' ones."""
-        axis, (project, up_columns, down_columns) = self.axis, self.grid
+        axis = self.axis
         g, fine, z, t, q, total = self.room(x.shape[0])
-        contract(up_columns, x, axis + 1, out=fine)
-        contract(project, grad, axis, out=g, scale=1.0 / self.up)
-        contract(down_columns.t(), g, axis + 1, out=q)
+        contract(self.up_columns, x, axis + 1, out=fine)
+        contract(self.project, grad, axis, out=g, scale=1.0 / self.up)
+        contract(self.down_columns.t(), g, axis + 1, out=q)
         function.pull_back(q, fine, total)
         self.pull_back_row_phases(q, fine, z, t, total, function)
-        contract(up_columns.t(), total, axis + 1, out=out)
+        contract(self.up_columns.t(), total, axis + 1, out=out)
 
 
 class _Phases(_Plan):

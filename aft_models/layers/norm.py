@@ -56,7 +56,7 @@ class _AliasFreeNorm(torch.autograd.Function):
 
 
 def _per_image(x: Tensor) -> int:
-    """Elements."""
+    """How many elements an image has."""
     return x.shape[1] * x.shape[2]
 
 

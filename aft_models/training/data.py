@@ -214,7 +214,7 @@ class Transformed(Dataset[tuple[Tensor, int]]):
 
 
 def training_transform(recipe: Recipe, normalisation: Normalisation) -> Compose:
-    """Timm's augmentation of a recipe, from an image to a tensor."""
+    """A recipe's augmentation by timm, from an image to a tensor."""
     transform = create_transform(
         recipe.image_size,
         is_training=True,
@@ -236,7 +236,7 @@ def training_transform(recipe: Recipe, normalisation: Normalisation) -> Compose:
 
 
 def _posterize(image: Image.Image, bits: int, **options: Any) -> Image.Image:
-    """Timm asks for no bit at all at the far end of its scale: once a black image, now an error."""
+    """Keeps a bit where timm asks for none: once a black image, for Pillow 13 an error."""
     return cast(Image.Image, posterize(image, max(1, bits), **options))
 
 
