@@ -136,7 +136,7 @@ class MemoryBatches:
             windows = Windows.draw(
                 len(chosen),
                 self.data.images.shape[-1],
-                recipe.image_size,
+                self._window(generator),
                 flip=recipe.flip,
                 generator=generator,
             )
@@ -146,6 +146,13 @@ class MemoryBatches:
                 pixels = windows[mine].cut(self.data.images[chosen[mine]])
                 images = resized(self.normalisation(pixels), recipe.size_at(epoch))
                 yield images, self.data.labels[chosen[mine]]
+
+    def _window(self, generator: torch.Generator) -> int:
+        """Side of the windows of one update: those of one size are cut and resized together."""
+        smallest, largest = self.recipe.windows
+        if smallest == largest:
+            return smallest
+        return int(torch.randint(smallest, largest + 1, (), generator=generator))
 
 
 class LoaderBatches:

@@ -60,6 +60,7 @@ class Recipe:
     pipeline: str = "loader"  # loader: timm's transforms in workers; memory: batched, on pixels
     flip: float = 0.5  # probability of a mirror image
     canvas: int = 0  # memory pipeline: side that random windows are cut from; 0 is `image_size`
+    zoom: tuple[float, float] = (1.0, 1.0)  # memory pipeline: window side over `image_size`
     # The loader pipeline: timm's parts.
     crop_scale: tuple[float, float] = (0.08, 1.0)  # area of a random resized crop
     rand_augment: str = ""
@@ -81,6 +82,14 @@ class Recipe:
             self,
             "canvas",
             "0 or at least `image_size`",
+        )
+        _require(0 < self.zoom[0] <= self.zoom[1], self, "zoom", "two factors, the smaller first")
+        _require(
+            self.zoom == (1.0, 1.0)
+            or (self.pipeline == "memory" and self.windows[1] <= (self.canvas or self.image_size)),
+            self,
+            "zoom",
+            "1,1, or for the memory pipeline at most `canvas` / `image_size`",
         )
         _require(0 <= self.warmup_epochs < self.epochs, self, "warmup_epochs", "from 0 to `epochs`")
         for name in (
@@ -107,6 +116,11 @@ class Recipe:
         if self.mixup or self.cutmix:
             share = self.batch_size // self.accumulate
             _require(share % 2 == 0, self, "batch_size", "even shares: mixup pairs images")
+
+    @property
+    def windows(self) -> tuple[int, int]:
+        """The smallest and the largest side of the windows that `zoom` allows, in pixels."""
+        return round(self.zoom[0] * self.image_size), round(self.zoom[1] * self.image_size)
 
     def size_at(self, epoch: int) -> int:
         """The side of the images in an epoch: small ones first make early epochs cheap."""
@@ -248,6 +262,23 @@ RECIPES: dict[str, Recipe] = {
             sizes=(16, 16, 20, 20, 24, 24, 28, 32),
             pipeline="memory",
             canvas=37,  # the benchmark's own resize: round(32 * 256 / 224)
+        ),
+        Recipe(
+            name="cpu-imagenette",
+            summary="the bundled .imagenette weights: pico models at 96 px, hours on one CPU core",
+            epochs=30,
+            batch_size=64,
+            lr=5e-3,
+            lr_batch_size=64,
+            optimizer="nmuon",
+            warmup_epochs=0.5,
+            min_lr=5e-6,
+            clip_grad=1.0,
+            image_size=96,
+            sizes=(48, 48, 64, 64, 80, 96),
+            pipeline="memory",
+            canvas=110,  # the benchmark's own resize: round(96 * 256 / 224)
+            zoom=(0.6, 1.145),  # windows of 58 to 110 px
         ),
         Recipe(
             name="cpu-scenes",
