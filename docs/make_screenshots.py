@@ -13,9 +13,9 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from shiftbench.page import render_page
-from shiftbench.plots import curves_figure, save_figure
-from shiftbench.selection import load_records, of_data
+from shiftbench.records.choose import load_records, of_data
+from shiftbench.report.page import render_page
+from shiftbench.report.plots import curves_figure, save_figure
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 SCREENS = {  # name -> (width, height, colour scheme)

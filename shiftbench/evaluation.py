@@ -13,14 +13,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from shiftbench.attacks import ATTACKS, DEFAULT_RADIUS, Attack
 from shiftbench.batches import batches, shards
-from shiftbench.consistency import CONSISTENCIES, Consistency, ConsistencyKind
-from shiftbench.consistency import consistency as measure_consistency
 from shiftbench.errors import DataError, UsageError
 from shiftbench.grid import Grid
-from shiftbench.predict import Model, ask_unshifted, check_batch_size
-from shiftbench.search import Trace, search
+from shiftbench.measure.answers import Model, ask_unshifted, check_batch_size
+from shiftbench.measure.attacks import ATTACKS, DEFAULT_RADIUS, Attack
+from shiftbench.measure.consistency import CONSISTENCIES, Consistency, ConsistencyKind
+from shiftbench.measure.consistency import consistency as measure_consistency
+from shiftbench.measure.search import Trace, search
 from shiftbench.shifts import SHIFTS
 from shiftbench.shifts.base import window
 from shiftbench.statistics import Score, wilson
@@ -206,7 +206,7 @@ def evaluate(
             as possible: for `crop` and `bilinear` the images less the pixels the grid needs around
             the view (6 on each side for crops up to 6), otherwise the whole images. Give the size
             (say 224, of images of 256) when the model insists on one.
-        mode: `exhaustive`, `full_grid` or `sampled:K`; see `shiftbench.search.search`.
+        mode: `exhaustive`, `full_grid` or `sampled:K`; see `shiftbench.measure.search.search`.
         consistency: Kinds of random shift to compare with: `integer`, `half`, `crop` (two crops of
             the given images); empty for none.
         repeats: Random shifts per image.

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import shiftbench
-from shiftbench.attacks import ATTACKS
 from shiftbench.errors import DataError, ModelError, UsageError
+from shiftbench.measure.attacks import ATTACKS
 from shiftbench.shifts import SHIFTS
 
 COUNT, SIZE = 21, 16

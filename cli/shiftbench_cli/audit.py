@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from shiftbench.audit import DEFAULT_OFFSETS, LayerReport, audit, breakers, to_frame
 from shiftbench.datasets import Camera, load_dataset
-from shiftbench.geometry import geometry_for, normalise
+from shiftbench.datasets.canvases import canvases
+from shiftbench.datasets.geometry import geometry_for, normalise
+from shiftbench.files import write_atomic
 from shiftbench.grid import Offset
-from shiftbench.loading import canvases
+from shiftbench.measure.audit import DEFAULT_OFFSETS, LayerReport, audit, breakers, to_frame
 from shiftbench.models import load_model
-from shiftbench.results import write_atomic
 from shiftbench_cli import render
 
 

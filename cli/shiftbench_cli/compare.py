@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from shiftbench.compare import compare, to_rows
-from shiftbench.output import GALLERY_ENDINGS, format_of, require_place
-from shiftbench.results import Record, read_records
-from shiftbench.selection import find_record
+from shiftbench.files import GALLERY_ENDINGS, format_of, require_place
+from shiftbench.records.choose import find_record
+from shiftbench.records.record import Record, read_records
+from shiftbench.report.compare import compare, to_rows
 from shiftbench_cli import options, render
 
 
@@ -85,7 +85,7 @@ def command(
         writer.writerows(rows)
         click.echo(out.getvalue(), nl=False)
     if gallery is not None:
-        from shiftbench.gallery import build_gallery, write_gallery  # torch takes seconds
+        from shiftbench.report.gallery import build_gallery, write_gallery  # torch takes seconds
 
         made = build_gallery(comparison, attack=attack, data=data, size=gallery_size)
         write_gallery(made, gallery)

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from shiftbench.errors import UsageError
-from shiftbench.leaderboard import DEFAULT_SORT, Table, build_table, to_csv
-from shiftbench.output import format_of, require_place, write_text
-from shiftbench.page import render_page
-from shiftbench.results import Record
-from shiftbench.selection import load_records, of_data, of_models
-from shiftbench.typeset import to_latex, to_markdown, update_between_markers
+from shiftbench.files import format_of, require_place, write_text
+from shiftbench.records.choose import load_records, of_data, of_models
+from shiftbench.records.record import Record
+from shiftbench.report.page import render_page
+from shiftbench.report.table import DEFAULT_SORT, Table, build_table, to_csv
+from shiftbench.report.typeset import to_latex, to_markdown, update_between_markers
 from shiftbench_cli import render
 
 ENDINGS = {

@@ -30,7 +30,7 @@ def _datasets(pattern: str | None) -> Iterable[Entry]:
 
 
 def _attacks(pattern: str | None) -> Iterable[Entry]:
-    from shiftbench.attacks import ATTACKS
+    from shiftbench.measure.attacks import ATTACKS
 
     attacks = (ATTACKS.get(name) for name in ATTACKS)
     return _filter(

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from shiftbench.work import Tally, Watcher
+from shiftbench.run.worker import Tally, Watcher
 from shiftbench_cli import render
 
 PLAIN_SECONDS = 10.0  # between two plain lines of the same task

@@ -10,13 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from shiftbench.compare import Comparison
-from shiftbench.leaderboard import Measured
-from shiftbench.leaderboard import Table as Leaderboard
-from shiftbench.paper import Answer, PaperTable, commands
-from shiftbench.selection import data_label
+from shiftbench.records.choose import data_label
+from shiftbench.report.compare import Comparison
+from shiftbench.report.paper import Answer, PaperTable, commands
+from shiftbench.report.table import Measured
+from shiftbench.report.table import Table as Leaderboard
+from shiftbench.report.typeset import notes, title
 from shiftbench.statistics import Score
-from shiftbench.typeset import notes, title
 
 # Tables go to stdout, where a program may read them; progress and remarks go to stderr.
 # Wide enough not to fold cells when piped to a file, where there is no terminal to ask.

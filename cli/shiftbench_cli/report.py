@@ -7,8 +7,8 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 
-from shiftbench.results import Record
-from shiftbench.settings import Settings
+from shiftbench.records.record import Record
+from shiftbench.run.settings import Settings
 from shiftbench.statistics import Score
 from shiftbench_cli import render
 

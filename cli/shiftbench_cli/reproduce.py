@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from shiftbench.paper import TABLES, Answer, answer, commands, read_claims
-from shiftbench.results import read_records
+from shiftbench.records.record import read_records
+from shiftbench.report.paper import TABLES, Answer, answer, commands, read_claims
 from shiftbench_cli import options, render
 
 _SOURCE_TREE = Path(__file__).resolve().parents[2]

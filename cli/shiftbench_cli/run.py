@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from aft_models.errors import AftModelsError
-from shiftbench.benchmark import Execution, run
 from shiftbench.datasets import load_dataset
 from shiftbench.datasets.base import Camera
-from shiftbench.distributed import Group
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.models import default_models, load_model
-from shiftbench.results import Record, ResultStore
-from shiftbench.settings import PRECISIONS, Settings, attack_names
+from shiftbench.records.record import Record, ResultStore
+from shiftbench.run.benchmark import Execution, run
+from shiftbench.run.processes import Group
+from shiftbench.run.settings import PRECISIONS, Settings, attack_names
 from shiftbench_cli import options, report
 from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress

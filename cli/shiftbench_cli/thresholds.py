@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shiftbench.errors import UsageError
+from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
-from shiftbench.results import Record
-from shiftbench.settings import Settings
+from shiftbench.run.settings import Settings
 
 
 @dataclass(frozen=True)

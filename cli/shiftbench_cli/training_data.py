@@ -20,9 +20,9 @@ from aft_models.training.evaluate import PixelBatches, accuracy, loader_batches
 from aft_models.training.machine import Machine
 from aft_models.training.processes import Processes
 from aft_models.training.recipe import Recipe
-from shiftbench.consistency import CONSISTENCIES, consistency
 from shiftbench.datasets import Camera, ImageSet, balanced, subset
 from shiftbench.errors import UsageError
+from shiftbench.measure.consistency import CONSISTENCIES, consistency
 from shiftbench.shifts import SHIFTS
 
 SHIFT_KINDS = ("integer", "half")  # cyclic consistencies: they need no pixels around the view
