@@ -250,8 +250,9 @@ def judge(records: Sequence[Record], name: ScoreName) -> list[Measured | None]:
     ranked = {i for i, same in zip(there, alike, strict=True) if same}
     best = _best({i: scores[i] for i in ranked}, records, name)  # type: ignore[misc]
     return [
-        score
-        and Measured(
+        None
+        if score is None
+        else Measured(
             score,
             bound=record.is_upper_bound(name),
             ranked=i in ranked,

@@ -76,6 +76,10 @@ class Adversarial(Metric):
     def _of(self, word: str) -> str:
         return f"{self.label}_{word}"
 
+    def score_names(self) -> list[ScoreName]:
+        """The whole curve."""
+        return [ScoreName(FAMILY, self.label, s) for s in range(self.grid.radius + 1)]
+
     def margin(self) -> int:
         """What the kind of shift reads."""
         return SHIFTS.get(self.attack.shift).margin(self.grid)
