@@ -117,6 +117,9 @@ class Adversarial(Metric):
 
     def settle(self, rows: pd.DataFrame) -> pd.DataFrame:
         """A broken image stays broken further out: its row needs no search to say so."""
+        for word in ("sampled", "bitmap"):  # of a mode that no image was searched in
+            if self._of(word) in rows and rows[self._of(word)].isna().all():
+                rows = rows.drop(columns=self._of(word))
         reach, radius = self._of("reach"), self.grid.radius
         if reach not in rows or self.mode.full or self.mode.samples is not None:
             return rows
