@@ -122,11 +122,17 @@ class Scores(Mapping[ScoreName, Score]):
         content: dict[str, Any] = {}
         for name, score in self.entries.items():
             place = content
-            path = [name.family, *([name.kind] if name.kind else [])]
-            path += [] if name.radius is None else [str(name.radius)]
+            path = [name.family]
+            if name.kind or name.radius is not None:
+                path.append(name.kind)
+            if name.radius is not None:
+                path.append(str(name.radius))
             for key in path[:-1]:
                 place = place.setdefault(key, {})
-            place[path[-1]] = vars(score).copy()
+            leaf = vars(score).copy()
+            if score.is_fraction:
+                del leaf["unit"]
+            place[path[-1]] = leaf
         return content
 
     @classmethod
@@ -147,11 +153,13 @@ def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Sc
         for key, inner in content.items():
             yield from _leaves(inner, (*path, key))
         return
-    if not 1 <= len(path) <= 3 or set(content) != {"value", "low", "high", "n"}:
+    if not 1 <= len(path) <= 3 or set(content) - {"unit"} != {"value", "low", "high", "n"}:
         raise ValueError(f"{where}: expected value, low, high and n, got {', '.join(content)}")
-    if not all(isinstance(x, int | float) for x in content.values()):
+    score = Score(**content)
+    numbers = (score.value, score.low, score.high)
+    if not all(isinstance(x, int | float) for x in (*numbers, score.n)):
         raise ValueError(f"{where}: expected numbers, got {content}")
-    # A curve without a kind has its radius second.
-    radius = int(path[-1]) if len(path) > 1 and path[-1].isdecimal() else None
-    family, kind = (*(path if radius is None else path[:-1]), "")[:2]
-    yield ScoreName(family, kind, radius), Score(**content)
+    if score.is_fraction and not all(0 <= x <= 1 for x in numbers):
+        raise ValueError(f"{where}: scores are fractions in [0, 1], got {numbers}")
+    family, kind, radius = (*path, "", "")[:3]
+    yield ScoreName(family, kind, int(radius) if radius else None), score

@@ -18,6 +18,7 @@ COMMANDS = {
     "plot": ("plot", "Draw adversarial accuracy against max shift, or heat maps."),
     "compare": ("compare", "Compare two models on the same images."),
     "train": ("train", "Train or fine-tune a bundled model with a named recipe."),
+    "verify": ("verify", "Check records against their samples, and against the model."),
     "list": ("listing", "List models, datasets, attacks or recipes."),
     "show": ("show", "Draw an image under each kind of shift."),
     "audit": ("audit", "Find the layers of a model that break shift-equivariance."),
