@@ -153,5 +153,5 @@ def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Sc
         raise ValueError(f"{where}: expected numbers, got {content}")
     # A curve without a kind has its radius second.
     radius = int(path[-1]) if len(path) > 1 and path[-1].isdecimal() else None
-    words = path if radius is None else path[:-1]
-    yield ScoreName(*words, radius=radius), Score(**content)
+    family, kind = (*(path if radius is None else path[:-1]), "")[:2]
+    yield ScoreName(family, kind, radius), Score(**content)

@@ -162,6 +162,10 @@ class Metric(ABC):
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """One number per image and score, whose mean is the score; NaN: not measured."""
 
+    def score_names(self) -> list[ScoreName]:
+        """The scores that its rows will give, known before any is there."""
+        return [ScoreName(self.name)]
+
     def margin(self) -> int:
         """How many pixels around the view it reads."""
         return 0
@@ -229,7 +233,5 @@ def column(rows: pd.DataFrame, name: str) -> NDArray[np.float64]:
     """A column as floats; NaN where a cell is empty, and all of it where there is no column."""
     if name not in rows:
         return np.full(len(rows), np.nan)
-    values: NDArray[np.float64] = (
-        rows[name].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
-    )
-    return values
+    values = rows[name].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.asarray(values, dtype=np.float64)

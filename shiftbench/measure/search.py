@@ -112,7 +112,7 @@ def adversarial_accuracy(broken_radius: ArrayLike | pd.Series, s: int) -> Score:
     radius = pd.Series(broken_radius).astype("Float64").to_numpy(np.float64, na_value=np.nan)
     if len(radius) == 0:
         raise no_images()
-    return mean_score(survives(radius, s))
+    return mean_score(survives(np.asarray(radius, dtype=np.float64), s))
 
 
 def search(

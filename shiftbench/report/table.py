@@ -280,8 +280,9 @@ def _judge(
     ranked = {i for i, same in zip(there, alike, strict=True) if same}
     best = _best({i: scores[i] for i in ranked}, name, read)  # type: ignore[misc]
     return [
-        score
-        and Measured(
+        None
+        if score is None
+        else Measured(
             score,
             bound=record.is_upper_bound(name),
             ranked=i in ranked,

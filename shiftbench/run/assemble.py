@@ -51,7 +51,9 @@ def assemble(
     work = [frame[[PASSES, SECONDS]].sum() for frame in settled.values()]
     record = Record(
         model=plan.model,
-        data=replace(plan.data, images=len(samples), skipped=missing),
+        data=replace(
+            plan.data, images=len(samples), skipped=missing, geometry=_geometry(plan, before)
+        ),
         settings=_settings(plan, samples, before),
         metrics={metric.name: _describe(metric, samples) for metric in known},
         scores=score_rows(known, samples),
@@ -80,7 +82,8 @@ def _join(plan: Plan, rows: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         for frame in rows.values()
     ]
     ties = pd.concat([frame[NEAR_TIE] for frame in rows.values()], axis=1).reindex(order)
-    return pd.concat(own, axis=1).assign(**{NEAR_TIE: ties.eq(True).any(axis=1)}).reset_index()
+    table = pd.concat(own, axis=1)
+    return table.assign(**{NEAR_TIE: ties.eq(True).any(axis=1)}).reset_index()
 
 
 def _nullable(frame: pd.DataFrame) -> pd.DataFrame:
@@ -110,6 +113,12 @@ def _settings(plan: Plan, samples: pd.DataFrame, before: Record | None) -> dict[
         settings["search_limit"] = None if None in limits else max(limits)
         settings["skip_bad"] = settings["skip_bad"] or bool(old.get("skip_bad"))
     return settings
+
+
+def _geometry(plan: Plan, before: Record | None) -> dict[str, Any]:
+    """How the images were cut: with the widest margin that any part of the record needed."""
+    margins = [r.data.geometry["margin"] for r in (before,) if r is not None]
+    return {**plan.data.geometry, "margin": max([plan.data.geometry["margin"], *margins])}
 
 
 def _describe(metric: Metric, samples: pd.DataFrame) -> MetricInfo:

@@ -34,6 +34,7 @@ from shiftbench.run.resume import (
     rows_of,
 )
 from shiftbench.run.settings import Settings
+from shiftbench.run.shared_progress import SharedProgress
 from shiftbench.run.worker import Watcher, Worker
 
 
@@ -115,7 +116,8 @@ def run(
                 engine=settings.engine,
                 batch_size=execution.batch_size,
             )
-            Worker(plan, engine, parts, _rows(plan, before, parts), watch).run(group.share(missing))
+            told = SharedProgress(parts.folder, group, watch) if group.size > 1 else watch
+            Worker(plan, engine, parts, _rows(plan, before, parts), told).run(group.share(missing))
         written: Record | None = None
         with group.together():
             if group.is_main:

@@ -150,8 +150,9 @@ def rows_of(metric: Metric, record: Record | None, parts: Parts) -> pd.DataFrame
         samples = record.samples().set_index(KEY)
         own = [name for name in metric.columns if name in samples]
         if own and own[0] == metric.columns[0]:
-            there = samples.loc[samples[own[0]].notna(), own]
-            frames.append(there.assign(**{NEAR_TIE: samples[NEAR_TIE], PASSES: 0, SECONDS: 0.0}))
+            there = samples.loc[samples[own[0]].notna(), [*own, NEAR_TIE]].copy()
+            there[PASSES], there[SECONDS] = 0, 0.0
+            frames.append(there)
     new = parts.read(metric.name)
     if new is not None:
         frames.append(new)

@@ -76,6 +76,10 @@ class Adversarial(Metric):
     def _of(self, word: str) -> str:
         return f"{self.label}_{word}"
 
+    def score_names(self) -> list[ScoreName]:
+        """The whole curve."""
+        return [ScoreName(FAMILY, self.label, s) for s in range(self.grid.radius + 1)]
+
     def margin(self) -> int:
         """What the kind of shift reads."""
         return SHIFTS.get(self.attack.shift).margin(self.grid)
@@ -113,6 +117,9 @@ class Adversarial(Metric):
 
     def settle(self, rows: pd.DataFrame) -> pd.DataFrame:
         """A broken image stays broken further out: its row needs no search to say so."""
+        for word in ("sampled", "bitmap"):  # of a mode that no image was searched in
+            if self._of(word) in rows and rows[self._of(word)].isna().all():
+                rows = rows.drop(columns=self._of(word))
         reach, radius = self._of("reach"), self.grid.radius
         if reach not in rows or self.mode.full or self.mode.samples is not None:
             return rows

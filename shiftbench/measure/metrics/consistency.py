@@ -58,6 +58,10 @@ class RandomConsistency(Metric):
     def _of(self, word: str) -> str:
         return f"{word}_{self.kind.name}"
 
+    def score_names(self) -> list[ScoreName]:
+        """Agreement, and the change of probability."""
+        return [ScoreName(family, self.kind.name) for family in (FAMILY, CHANGE)]
+
     def margin(self) -> int:
         """What the draws read."""
         return self.kind.margin(self.span)
