@@ -6,7 +6,7 @@ reasons they get.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shiftbench.errors import UsageError
@@ -67,6 +67,17 @@ def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[st
     keys = list(dict.fromkeys((*first, *second)))
     pairs = [(key, first.get(key, "none"), second.get(key, "none")) for key in keys]
     return [f"{key} is {a} and {b}" for key, a, b in pairs if a != b]
+
+
+def comparison_key(record: Record, name: ScoreName) -> Hashable:
+    """Equal for two records exactly when nothing forbids comparing this score of theirs.
+
+    The same rule as `why_not`, for many records at once; both must have the score.
+    """
+    info = record.metric_of(name)
+    assert info is not None, f"{record.model.name} has no {name.stem}"
+    own = {**_metric_conditions(info), "images of the score": info.digest}
+    return (*conditions(record).values(), *sorted(own.items()))
 
 
 def _metric_conditions(info: MetricInfo) -> dict[str, str]:

@@ -5,6 +5,7 @@ A table is a pure function of the records. `shiftbench.report.formats` writes it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from shiftbench.errors import RecordError
 from shiftbench.measure.attacks import DEFAULT_RADIUS, PAPER_ATTACKS
 from shiftbench.measure.metrics import METRICS
 from shiftbench.records.choose import pixels
-from shiftbench.records.comparable import Group, conditions, group_records, why_not
+from shiftbench.records.comparable import Group, comparison_key, conditions, group_records
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
 from shiftbench.scores import ACCURACY, ScoreName
@@ -30,6 +31,7 @@ DEFAULT_SORT = ScoreName("adversarial", "crop").column
 HIDDEN_FAMILIES = ("change",)  # in the record, the detail and the comparison; too many for a table
 
 Plain = str | int | float | None
+Outcomes = Mapping[ScoreName, pd.Series]  # one number per image, by key
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,11 @@ class Column:
         return self.score.family if self.score is not None and self.score.kind else ""
 
     @property
+    def ascending(self) -> bool:
+        """Whether it reads best from the smallest up, as names and costs do."""
+        return self.name in _ASCENDING
+
+    @property
     def title(self) -> str:
         """Its name for people."""
         return TITLES.get(self.name, self.name.replace("_", " "))
@@ -83,7 +90,7 @@ _FIELDS: Mapping[str, Callable[[Record], Plain]] = {
     "forward_passes": lambda r: r.forward_passes,
     "date": lambda r: r.created[:10],
 }
-# Names and counts read best from the smallest up; scores and dates from the largest down.
+# Scores, image counts and dates read best from the largest down.
 _ASCENDING = {"model", "data", "param_count", "img_size", "seconds", "forward_passes"}
 
 
@@ -102,6 +109,8 @@ class Table:
     label: str  # the data, and the conditions where they are not the usual ones
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    sort: str = "model"  # the column that the rows are ordered by
+    descending: bool = False
 
     def measured_columns(self) -> list[Column]:
         """The columns that hold scores, without those that are empty in every row."""
@@ -218,12 +227,13 @@ def _table(group: Group, columns: tuple[Column, ...], sort: str, reverse: bool) 
         assert cell is not None
         return cell.score.value if isinstance(cell, Measured) else cell
 
+    descending = Column(sort).ascending == reverse
     ranked = [row for row in rows if _rank(row.cells[sort]) == 0]
     others = [row for row in rows if _rank(row.cells[sort]) == 1]
     for part in (ranked, others):
-        part.sort(key=key, reverse=(sort not in _ASCENDING) != reverse)
+        part.sort(key=key, reverse=descending)
     empty = [row for row in rows if row.cells[sort] is None]
-    return Table(group.label, columns, tuple(ranked + others + empty))
+    return Table(group.label, columns, tuple(ranked + others + empty), sort, descending)
 
 
 def _rank(cell: Cell) -> int | None:
@@ -244,11 +254,31 @@ def judge(records: Sequence[Record], name: ScoreName) -> list[Measured | None]:
         records: One group: everything but the metric's own conditions agrees.
         name: The score, with its radius where it is a point of a curve.
     """
+    return judge_points(records, [name])[0]
+
+
+def judge_points(
+    records: Sequence[Record], names: Sequence[ScoreName]
+) -> list[list[Measured | None]]:
+    """The same for several points of one curve; the images of each record are read once."""
+    known: dict[int, Outcomes] = {}
+
+    def read(index: int) -> Outcomes:
+        if index not in known:
+            known[index] = _outcomes(records[index], names[0])
+        return known[index]
+
+    return [_judge(records, name, read) for name in names]
+
+
+def _judge(
+    records: Sequence[Record], name: ScoreName, read: Callable[[int], Outcomes]
+) -> list[Measured | None]:
     scores = [record.scores.get(name) for record in records]
     there = [i for i, score in enumerate(scores) if score is not None]
     alike = _alike([records[i] for i in there], name)
     ranked = {i for i, same in zip(there, alike, strict=True) if same}
-    best = _best({i: scores[i] for i in ranked}, records, name)  # type: ignore[misc]
+    best = _best({i: scores[i] for i in ranked}, name, read)  # type: ignore[misc]
     return [
         None
         if score is None
@@ -265,40 +295,36 @@ def judge(records: Sequence[Record], name: ScoreName) -> list[Measured | None]:
 
 def _alike(records: Sequence[Record], name: ScoreName) -> list[bool]:
     """Which records belong to the largest set of one column that is comparable and exact."""
-    exact = [record for record in records if not record.is_upper_bound(name)]
-    companies = [[not why_not(record, other, name) for other in exact] for record in exact]
-    if not companies:
-        return [False] * len(records)
-    largest = max(companies, key=sum)
-    kept = {id(record) for record, same in zip(exact, largest, strict=True) if same}
-    return [id(record) in kept for record in records]
+    keys = [None if r.is_upper_bound(name) else comparison_key(r, name) for r in records]
+    largest = Counter(key for key in keys if key is not None).most_common(1)
+    return [bool(largest) and key == largest[0][0] for key in keys]
 
 
-def _best(scores: Mapping[int, Score], records: Sequence[Record], name: ScoreName) -> set[int]:
+def _best(
+    scores: Mapping[int, Score], name: ScoreName, read: Callable[[int], Outcomes]
+) -> set[int]:
     """The highest of several scores, and those that a paired test cannot tell from it."""
     if len(scores) < 2:
         return set()
     first = max(scores, key=lambda i: scores[i].value)
     # Where intervals do not even touch, the paired test need not be asked.
     rivals = [i for i in scores if i != first and scores[i].high >= scores[first].low]
-    reference = _outcomes(records[first], name) if rivals else None
     return {first} | {
-        i for i in rivals if _tied(reference, records[i], scores[i], scores[first], name)
+        i
+        for i in rivals
+        if _tied(read(i).get(name), read(first).get(name), scores[i].value == scores[first].value)
     }
 
 
-def _tied(
-    reference: pd.Series | None, rival: Record, score: Score, best: Score, name: ScoreName
-) -> bool:
-    other = _outcomes(rival, name)
-    if reference is None or other is None:
-        return score.value == best.value
-    both = reference.index.intersection(other.index)
-    return not compare_paired(other.loc[both], reference.loc[both]).is_significant
+def _tied(rival: pd.Series | None, best: pd.Series | None, equal: bool) -> bool:
+    if rival is None or best is None:
+        return equal
+    both = best.index.intersection(rival.index)
+    return not compare_paired(rival.loc[both], best.loc[both]).is_significant
 
 
-def _outcomes(record: Record, name: ScoreName) -> pd.Series | None:
+def _outcomes(record: Record, name: ScoreName) -> Outcomes:
     try:
-        return record.outcomes(name.stem).get(name)
+        return record.outcomes(name.stem)
     except RecordError:
-        return None  # a record without its table of images: only equal scores are tied
+        return {}  # a record without its table of images: only equal scores are tied
