@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 from timm.data import Mixup
-from timm.optim import create_optimizer_v2
-from timm.scheduler import create_scheduler_v2
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -23,6 +21,7 @@ from aft_models.training.data import Batch, Batches, mixed_seed
 from aft_models.training.logbook import Row, TensorBoard, draw_curves, write_log
 from aft_models.training.machine import Machine
 from aft_models.training.meter import Meter, Progress
+from aft_models.training.optimizer import make_optimizer, make_scheduler
 from aft_models.training.processes import Processes
 
 
@@ -101,23 +100,8 @@ class _Run:
         self.recipe, self.identity, self.folder = recipe, identity, folder
         self.machine, self.processes, self.batches = machine, processes, batches
         self.model = machine.place(model, processes)
-        self.optimizer = create_optimizer_v2(
-            self.model,
-            opt=recipe.optimizer,
-            lr=recipe.scaled(recipe.lr),
-            weight_decay=recipe.weight_decay,
-            betas=recipe.betas,
-        )
-        self.scheduler, _ = create_scheduler_v2(
-            self.optimizer,
-            "cosine",
-            num_epochs=recipe.epochs,
-            warmup_epochs=recipe.warmup_epochs,
-            warmup_lr=recipe.scaled(recipe.warmup_lr),
-            min_lr=recipe.scaled(recipe.min_lr),
-            step_on_epochs=False,
-            updates_per_epoch=batches.updates,
-        )
+        self.optimizer = make_optimizer(self.model, recipe)
+        self.scheduler = make_scheduler(self.optimizer, recipe, batches.updates)
         self.scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
         self.ema = (
             ModelEmaV3(self.model, decay=recipe.ema_decay, use_warmup=True)

@@ -24,7 +24,8 @@ from aft_models.training.loop import train
 from aft_models.training.machine import PRECISIONS, Machine
 from aft_models.training.meter import Progress
 from aft_models.training.processes import Processes
-from aft_models.training.recipe import Recipe, get_recipe, override
+from aft_models.training.recipe import Recipe, override
+from aft_models.training.recipes import get_recipe
 from aft_models.weights import load_state_dict
 from shiftbench.datasets import load_dataset
 from shiftbench.errors import UsageError

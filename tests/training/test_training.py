@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import training_runs
 from torch import nn
 from training_runs import RECIPE, TinyNet, run
 
@@ -63,7 +64,7 @@ def test_a_killed_process_leaves_a_checkpoint_that_goes_on(tmp_path: Path) -> No
         f"run(Path({str(tmp_path / 'killed')!r}), evaluate=evaluate)\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=Path(__file__).parent, check=False, timeout=120
+        [sys.executable, "-c", script], cwd=Path(training_runs.__file__).parent, check=False, timeout=120
     )
     assert ended.returncode == -signal.SIGKILL
     killed = run(tmp_path / "killed", evaluate=no_scores)
