@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from aft_models.training.checkpoint import Identity
-from aft_models.training.data import MemoryBatches, Normalisation, PixelSet
+from aft_models.training.data import Batches, MemoryBatches, Normalisation, PixelSet
 from aft_models.training.loop import Evaluate, Outcome, train
 from aft_models.training.processes import Processes
 from aft_models.training.recipe import Recipe
@@ -59,6 +59,7 @@ def run(
     recipe: Recipe = RECIPE,
     *,
     model: nn.Module | None = None,
+    batches: Batches | None = None,
     name: str = "tiny",
     evaluate: Evaluate | None = None,
     processes: Processes | None = None,
@@ -70,7 +71,7 @@ def run(
         model = TinyNet()
     return train(
         model,
-        MemoryBatches(scenes(), recipe, NORMALISATION, processes=processes),
+        batches or MemoryBatches(scenes(), recipe, NORMALISATION, processes=processes),
         identity=Identity(name, recipe, seed=0, classes=12),
         folder=folder,
         processes=processes,

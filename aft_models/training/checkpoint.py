@@ -91,7 +91,7 @@ def load(path: Path, identity: Identity) -> dict[str, Any]:
 
 
 def random_state() -> dict[str, Any]:
-    """The state of every generator that layers, transforms and mixup draw from."""
+    """The state of every generator that layers and transforms draw from."""
     version, internal, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - timm reads it
     state: dict[str, Any] = {

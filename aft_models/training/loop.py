@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timm.data import Mixup
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -21,6 +20,7 @@ from aft_models.training.data import Batch, Batches, mixed_seed
 from aft_models.training.logbook import Row, TensorBoard, draw_curves, write_log
 from aft_models.training.machine import Machine
 from aft_models.training.meter import Meter, Progress
+from aft_models.training.mixing import Mixing
 from aft_models.training.optimizer import make_optimizer, make_scheduler
 from aft_models.training.processes import Processes
 
@@ -71,6 +71,7 @@ def train(
         row = run.train_epoch(report)
         if evaluate is not None:
             run.scored.eval()
+            run.processes.share_buffers(run.scored)  # so that what is scored is what is kept
             with torch.no_grad():
                 row |= {
                     name: float(value) for name, value in evaluate(run.scored, run.epoch).items()
@@ -109,9 +110,13 @@ class _Run:
             else None
         )
         self.forward = machine.wrap(self.model, processes)
-        self.mixup = _mixup(identity)
+        self.mixing = (
+            Mixing(recipe, classes=identity.classes, seed=identity.seed)
+            if recipe.mixup or recipe.cutmix
+            else None
+        )
         self.loss = nn.CrossEntropyLoss(
-            label_smoothing=0.0 if self.mixup else recipe.label_smoothing
+            label_smoothing=0.0 if self.mixing else recipe.label_smoothing
         )
         self.epoch = 0
         self.rows: list[Row] = []
@@ -157,8 +162,8 @@ class _Run:
         total = torch.zeros((), device=self.machine.device)
         for step in range(recipe.accumulate):
             images, labels = self.machine.move(*next(stream))
-            if self.mixup is not None:
-                images, labels = self.mixup(images, labels)
+            if self.mixing is not None:
+                images, labels = self.mixing(images, labels, index, step, self.processes.rank)
             last = step == recipe.accumulate - 1
             with nullcontext() if last else self._unsynchronised():
                 with self.machine.autocast():
@@ -233,16 +238,3 @@ class _Run:
         states = content["random"]
         if len(states) == self.processes.count:
             checkpoint.restore_random_state(states[self.processes.rank])
-
-
-def _mixup(identity: checkpoint.Identity) -> Any:
-    recipe = identity.recipe
-    if not (recipe.mixup or recipe.cutmix):
-        return None
-    return Mixup(
-        mixup_alpha=recipe.mixup,
-        cutmix_alpha=recipe.cutmix,
-        switch_prob=recipe.mixup_switch,
-        label_smoothing=recipe.label_smoothing,
-        num_classes=identity.classes,
-    )

@@ -3,21 +3,25 @@
 import csv
 import dataclasses
 import os
+import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import training_runs
 from torch import nn
-from training_runs import RECIPE, TinyNet, run
+from training_runs import NORMALISATION, RECIPE, TinyNet, run
 
 from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
-from aft_models.training.loop import DivergedError
+from aft_models.training.data import LoaderBatches
+from aft_models.training.loop import DivergedError, Evaluate
 from aft_models.training.machine import Machine
+from shiftbench.datasets import Scenes
 
 
 class KilledError(Exception):
@@ -64,12 +68,46 @@ def test_a_killed_process_leaves_a_checkpoint_that_goes_on(tmp_path: Path) -> No
         f"run(Path({str(tmp_path / 'killed')!r}), evaluate=evaluate)\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=Path(training_runs.__file__).parent, check=False, timeout=120
+        [sys.executable, "-c", script],
+        cwd=Path(training_runs.__file__).parent,
+        check=False,
+        timeout=120,
     )
     assert ended.returncode == -signal.SIGKILL
     killed = run(tmp_path / "killed", evaluate=no_scores)
     whole = run(tmp_path / "whole", evaluate=no_scores)
     assert [row["loss"] for row in killed.rows] == [row["loss"] for row in whole.rows]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_seed_fixes_augmentation_and_mixup_too(tmp_path: Path, workers: int) -> None:
+    recipe = dataclasses.replace(
+        RECIPE,
+        epochs=2,
+        pipeline="loader",
+        canvas=0,
+        rand_augment="rand-m9-mstd0.5-inc1",
+        random_erasing=0.5,
+        mixup=0.8,
+        cutmix=1.0,
+    )
+
+    def finish(name: str, entropy: int, evaluate: Evaluate = no_scores) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model = TinyNet()
+        np.random.seed(entropy)  # noqa: NPY002 - a new process starts anywhere
+        random.seed(entropy)
+        batches = LoaderBatches(Scenes("train", 32), recipe, NORMALISATION, workers=workers)
+        run(tmp_path / name, recipe, model=model, batches=batches, evaluate=evaluate)
+        return model.state_dict()
+
+    first, again = finish("first", 1), finish("again", 2)
+    with pytest.raises(KilledError):
+        finish("parts", 3, kill_after(1))
+    resumed = finish("parts", 4)
+    for name, value in first.items():
+        assert torch.equal(value, again[name]), name
+        assert torch.equal(value, resumed[name]), name
 
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
