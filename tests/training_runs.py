@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from aft_models.training.checkpoint import Identity
+from aft_models.training.checkpoint import Data, Identity
 from aft_models.training.data import Batches, MemoryBatches, Normalisation, PixelSet
 from aft_models.training.loop import Evaluate, Outcome, train
 from aft_models.training.processes import Processes
@@ -15,6 +15,7 @@ from aft_models.training.recipe import Recipe
 from shiftbench.datasets import Scenes
 
 NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+DATA = Data("scenes", "train", limit=48, images=48)
 RECIPE = Recipe(
     name="tiny",
     summary="for tests",
@@ -63,6 +64,7 @@ def run(
     name: str = "tiny",
     evaluate: Evaluate | None = None,
     processes: Processes | None = None,
+    data: Data = DATA,
     resume: bool = True,
 ) -> Outcome:
     """Trains the tiny network on a few scenes."""
@@ -72,7 +74,7 @@ def run(
     return train(
         model,
         batches or MemoryBatches(scenes(), recipe, NORMALISATION, processes=processes),
-        identity=Identity(name, recipe, seed=0, classes=12),
+        identity=Identity(name, recipe, seed=0, classes=12, data=data),
         folder=folder,
         processes=processes,
         evaluate=evaluate,

@@ -59,6 +59,19 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(
     )
     assert "belongs to another run: recipe.lr" in complaint
 
+    # So is other data, with what it was and what it is.
+    for options, differences in (
+        (("--limit", "30"), ("data.limit 24 there, 30 here", "scored.images 24 there, 30 here")),
+        (("--train-split", "val"), ("data.split 'train' there, 'val' here", "data.fingerprint")),
+        (("--split", "train"), ("scored.split", "there, 'train' here")),
+        (("--shift-images", "24"), ("scored.shift_images 12 there, 24 here",)),
+    ):
+        _, complaint = train(*words(tmp_path, "xcit_pico_6_p8", *options), code=2, capture=capsys)
+        assert "last.pt belongs to another run: " in complaint
+        assert len(complaint.strip().splitlines()) == 1
+        for difference in differences:
+            assert difference in complaint
+
     # What was exported is a start for fine-tuning.
     tuned = words(tmp_path / "tuned", "xcit_pico_6_p8", "--checkpoint", result["export"])
     out, _ = train(*tuned, "-q", "--score-every", "0", capture=capsys)

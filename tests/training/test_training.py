@@ -18,6 +18,7 @@ from training_runs import NORMALISATION, RECIPE, TinyNet, run
 
 from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
+from aft_models.training.checkpoint import Data
 from aft_models.training.data import LoaderBatches
 from aft_models.training.loop import DivergedError, Evaluate
 from aft_models.training.machine import Machine
@@ -126,6 +127,27 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AftModelsError, match="model 'tiny' there, 'other' here"):
         run(tmp_path, name="other")
     assert run(tmp_path, name="other", resume=False).rows
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (Data("cifar10", "train", 48, 48), "data.name 'scenes' there, 'cifar10' here"),
+        (Data("scenes", "val", 48, 48), "data.split 'train' there, 'val' here"),
+        (Data("scenes", "train", None, 48), "data.limit 48 there, None here"),
+        (Data("scenes", "train", 48, 48, "0123"), "data.fingerprint '' there, '0123' here"),
+    ],
+)
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, data: Data, complaint: str) -> None:
+    run(tmp_path, dataclasses.replace(RECIPE, epochs=1))
+    with pytest.raises(AftModelsError, match=complaint):
+        run(tmp_path, dataclasses.replace(RECIPE, epochs=1), data=data)
+
+
+def test_a_checkpoint_that_does_not_name_its_data_is_refused(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / checkpoint.LAST, {"format": 1, "identity": {"model": "tiny"}})
+    with pytest.raises(AftModelsError, match="has checkpoint format 1, written by another version"):
+        run(tmp_path)
 
 
 def test_a_damaged_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
