@@ -236,9 +236,19 @@ def test_accumulated_steps_equal_one_large_batch(tmp_path: Path) -> None:
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-5)
 
 
-def _same() -> TinyNet:
+def test_batch_norm_sees_one_accumulated_step_at_a_time(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(RECIPE, ema_decay=0.0, epochs=1)
+    once = run(tmp_path / "once", recipe, model=_same(batch_norm=True), evaluate=no_scores)
+    split = dataclasses.replace(recipe, accumulate=4)
+    four = run(tmp_path / "four", split, model=_same(batch_norm=True), evaluate=no_scores)
+    counts = [run.model.state_dict()["norm.num_batches_tracked"] for run in (once, four)]
+    assert counts == [3, 12]
+    assert once.rows[-1]["loss"] != pytest.approx(four.rows[-1]["loss"], rel=1e-3)
+
+
+def _same(*, batch_norm: bool = False) -> TinyNet:
     torch.manual_seed(7)
-    return TinyNet(batch_norm=False)
+    return TinyNet(batch_norm=batch_norm)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
