@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 
 from aft_models.errors import AftModelsError
+from aft_models.presets import PRESETS
 from aft_models.training.recipe import Recipe
 
 FORMAT = 2  # 1 did not say what a run was trained on
@@ -46,8 +48,15 @@ class Identity:
 
     @property
     def architecture(self) -> str:
-        """The model's name without the tag of the weights it started from."""
-        return self.model.partition(".")[0]
+        """The model's name; without the tag of the bundled weights that it started from.
+
+        Only the names of presets are taken apart: `xcit_pico_6_p4.scenes+circular` is the model
+        `xcit_pico_6_p4+circular`, and a dot in the name of another model can mean anything.
+        """
+        preset = re.split(r"[.+,]", self.model, maxsplit=1)[0]
+        if preset not in PRESETS:
+            return self.model
+        return preset + re.sub(r"^\.[^+,]*", "", self.model.removeprefix(preset))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, one per thing that must agree."""

@@ -167,7 +167,8 @@ class _Run:
             last = step == recipe.accumulate - 1
             with nullcontext() if last else self._unsynchronised():
                 with self.machine.autocast():
-                    loss = self.loss(self.forward(images), labels) / recipe.accumulate
+                    logits = _require_logits(self.forward(images))
+                    loss = self.loss(logits, labels) / recipe.accumulate
                 self.scaler.scale(loss).backward()
             total += loss.detach()
         if recipe.clip_grad:
@@ -238,3 +239,12 @@ class _Run:
         states = content["random"]
         if len(states) == self.processes.count:
             checkpoint.restore_random_state(states[self.processes.rank])
+
+
+def _require_logits(answer: Any) -> Tensor:
+    if not isinstance(answer, Tensor):
+        raise AftModelsError(
+            f"expected logits from the model, got {type(answer).__name__}: build it without "
+            "auxiliary classifiers, or wrap it in a module that returns its logits alone"
+        )
+    return answer

@@ -8,19 +8,49 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, get_args, get_origin, get_type_hints
 
+from torch import nn
+
 from aft_models.errors import AftModelsError
 from aft_models.presets import PRESETS
+from aft_models.weights import WeightsCard
 
 PIPELINES = ("memory", "loader")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 EXPECTED = {  # in words, per kind of field
     bool: "true or false",
     int: "a whole number",
     float: "a number",
     tuple[float, float]: "two numbers, as in 0.9,0.999",
-    tuple[float, float, float]: "three numbers, as in 0.5,0.5,0.5",
+    tuple[float, ...]: "three numbers, as in 0.5,0.5,0.5",
     tuple[int, ...]: "whole numbers, as in 16,24,32",
 }
 IDENTITY = ("name", "summary", "adjustments")  # what a recipe is called, not what it does
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """What a model, or its trained weights, expect of an image."""
+
+    size: int = 224  # height and width in pixels
+    interpolation: str = "bicubic"
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # per channel, of pixels in [0, 1]
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+    @classmethod
+    def of(cls, model: nn.Module) -> ModelInput:
+        """As timm keeps it with a model; ImageNet's usual values for any other."""
+        known = getattr(model, "default_cfg", None) or {}
+        return cls(
+            size=known.get("input_size", (cls.size,))[-1],
+            interpolation=known.get("interpolation", cls.interpolation),
+            mean=tuple(known.get("mean", cls.mean)),
+            std=tuple(known.get("std", cls.std)),
+        )
+
+    @classmethod
+    def of_card(cls, card: WeightsCard) -> ModelInput:
+        """As exported weights were trained."""
+        return cls(card.input_size, card.interpolation, card.mean, card.std)
 
 
 @dataclass(frozen=True)
@@ -55,11 +85,11 @@ class Recipe:
     drop_path: float = 0.0  # stochastic depth
     label_smoothing: float = 0.1
     ema_decay: float = 0.0  # weights averaged over updates are evaluated and exported; 0 is off
-    image_size: int = 224
+    image_size: int = 224  # 0 is the model's own
     sizes: tuple[int, ...] = ()  # sides of the images in successive equal parts of the epochs
-    interpolation: str = "bicubic"
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # per channel, of pixels in [0, 1]
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    interpolation: str = "bicubic"  # nothing is the model's own
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # of pixels in [0, 1]; () is the model's own
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)  # likewise
     pipeline: str = "loader"  # loader: timm's transforms in workers; memory: batched, on pixels
     flip: float = 0.5  # probability of a mirror image
     canvas: int = 0  # memory pipeline: side that random windows are cut from; 0 is `image_size`
@@ -76,8 +106,11 @@ class Recipe:
     adjustments: tuple[Adjustment, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "lr_batch_size", "accumulate", "image_size"):
+        for name in ("epochs", "batch_size", "lr_batch_size", "accumulate"):
             _require(getattr(self, name) >= 1, self, name, "at least 1")
+        _require(self.image_size >= 0, self, "image_size", "at least 0")
+        for name in ("mean", "std"):
+            _require(len(getattr(self, name)) in (0, 3), self, name, "three numbers, or ()")
         _require(self.lr > 0, self, "lr", "more than 0")
         _require(self.repeated_augmentation >= 1, self, "repeated_augmentation", "at least 1")
         _require(
@@ -108,6 +141,12 @@ class Recipe:
             _require(0 <= getattr(self, name) < 1, self, name, "from 0 to below 1")
         for name in ("flip", "random_erasing", "mixup_switch"):
             _require(0 <= getattr(self, name) <= 1, self, name, "a probability")
+        _require(
+            self.interpolation in ("", *INTERPOLATIONS),
+            self,
+            "interpolation",
+            f"one of {', '.join(INTERPOLATIONS)}",
+        )
         _require(self.pipeline in PIPELINES, self, "pipeline", f"one of {', '.join(PIPELINES)}")
         _require(all(size >= 1 for size in self.sizes), self, "sizes", "at least 1")
         _require(
@@ -145,6 +184,16 @@ class Recipe:
             a.field: a.value for a in self.adjustments if getattr(config, a.switch) in a.values
         }
         return replace(self, **changes)
+
+    def for_input(self, model_input: ModelInput) -> Recipe:
+        """The recipe with what it leaves to the model filled in."""
+        return replace(
+            self,
+            image_size=self.image_size or model_input.size,
+            interpolation=self.interpolation or model_input.interpolation,
+            mean=self.mean or model_input.mean,
+            std=self.std or model_input.std,
+        )
 
     def settings(self) -> dict[str, Any]:
         """Every field that can change a number, by name, as plain values."""

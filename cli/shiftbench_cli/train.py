@@ -24,9 +24,9 @@ from aft_models.training.loop import train
 from aft_models.training.machine import PRECISIONS, Machine
 from aft_models.training.meter import Progress
 from aft_models.training.processes import Processes
-from aft_models.training.recipe import Recipe, override
+from aft_models.training.recipe import ModelInput, Recipe, override
 from aft_models.training.recipes import get_recipe
-from aft_models.weights import load_state_dict, state_dict_digest
+from aft_models.weights import list_weights, load_state_dict, state_dict_digest, weights_card
 from shiftbench.datasets import load_dataset
 from shiftbench.errors import UsageError
 from shiftbench.models.checkpoint import read_state_dict
@@ -170,6 +170,7 @@ def _train(request: Request, recipe: Recipe, processes: Processes, local_rank: i
     )
     start = _start(request)
     model = _build(request, recipe, len(data.class_names), start)
+    recipe = recipe.for_input(_model_input(request, model))
     inputs = Inputs(recipe, processes, request.workers, request.seed)
     identity = Identity(
         request.model,
@@ -228,15 +229,24 @@ def _build(
 ) -> nn.Module:
     """The model with the weights that training starts from, the same in every process."""
     torch.manual_seed(request.seed)
+    size = {"img_size": recipe.image_size} if recipe.image_size else {}
     model: nn.Module = timm.create_model(
-        request.architecture,
-        num_classes=classes,
-        img_size=recipe.image_size,
-        drop_path_rate=recipe.drop_path,
+        request.architecture, num_classes=classes, drop_path_rate=recipe.drop_path, **size
     )
     if start:
         load_backbone(model, start)
     return model
+
+
+def _model_input(request: Request, model: nn.Module) -> ModelInput:
+    """What the weights to start from were trained on, else what the model takes."""
+    if request.pretrained:
+        return ModelInput.of_card(weights_card(request.model))
+    folder = request.checkpoint
+    names = list_weights(folder) if folder is not None and folder.is_dir() else []
+    if len(names) == 1:
+        return ModelInput.of_card(weights_card(names[0], folder))
+    return ModelInput.of(model)
 
 
 def _device(name: str, processes: Processes, local_rank: int) -> torch.device:
