@@ -291,5 +291,5 @@ def _print_result(row: Row, counts: Mapping[str, int], folder: Path, form: str) 
         click.echo(json.dumps({"export": str(folder), "epochs": row["epoch"], "scores": found}))
         return
     for name, score in scores.items():
-        click.echo(f"{name.replace('_', ' ')}: {render.percent(score)}, n={score.n:,}")
+        click.echo(f"{name.replace('_', ' ')}: {render.shown(score)}, n={score.n:,}")
     click.echo(f"weights: {folder}")
