@@ -1,7 +1,8 @@
 """Trained weights, each with a card: what it is, what it expects, how it was made, how it does.
 
-Two files per entry, ``<architecture>.<tag>.safetensors`` and the same with ``.json``. The
-bundled ones lie in this folder; training writes the same pair to a folder of the user's choice.
+Two files per entry, ``<architecture>.<tag>.safetensors`` and the same with ``.json``; characters
+that a file name should not have are replaced. The bundled ones lie in this folder; training writes
+the same pair to a folder of the user's choice.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from aft_models.classifier import replace_classifier
 from aft_models.errors import AftModelsError
 
 __all__ = [
@@ -42,7 +45,7 @@ class WeightsCard:
     """Everything needed to use a set of weights rightly, and to know where it came from."""
 
     name: str  # "<architecture>.<tag>"
-    architecture: str  # a model registered with timm
+    architecture: str  # a model registered with timm, or how the user named another one
     tag: str  # what it was trained on
     num_classes: int  # outputs of the classifier
     class_names: tuple[str, ...]  # in the order of the outputs; empty when not known
@@ -101,18 +104,23 @@ def load_state_dict(name: str, folder: str | Path | None = None) -> dict[str, Te
     return state
 
 
-def load_weights(name: str, folder: str | Path | None = None) -> nn.Module:
-    """The model with these weights, in evaluation mode on the CPU."""
-    import timm
+def load_weights(
+    name: str, folder: str | Path | None = None, *, model: nn.Module | None = None
+) -> nn.Module:
+    """The model with these weights, in evaluation mode on the CPU.
 
+    Args:
+        name: ``"<architecture>.<tag>"``.
+        folder: where ``save_weights`` wrote it; by default the bundled ones.
+        model: the architecture of the card, where it is not a name that ``timm.create_model``
+            takes; its classifier is replaced where it has other classes.
+    """
     card = weights_card(name, folder)
     state = load_state_dict(name, folder)
-    model: nn.Module = timm.create_model(
-        card.architecture,
-        num_classes=card.num_classes,
-        img_size=card.input_size,
-        **card.switches,
-    )
+    if model is None:
+        model = _build(card)
+    else:
+        replace_classifier(model, card.num_classes, size=card.input_size)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -122,8 +130,27 @@ def load_weights(name: str, folder: str | Path | None = None) -> nn.Module:
     return model.eval()
 
 
+def _build(card: WeightsCard) -> nn.Module:
+    import timm
+
+    if not timm.is_model(card.architecture):
+        raise AftModelsError(
+            f"{card.name} is of {card.architecture!r}, which timm does not know: build that model "
+            "and pass it to load_weights(..., model=...)"
+        )
+    model: nn.Module = timm.create_model(
+        card.architecture,
+        num_classes=card.num_classes,
+        img_size=card.input_size,
+        **card.switches,
+    )
+    return model
+
+
 def save_weights(model: nn.Module, folder: str | Path, card: WeightsCard) -> Path:
     """Write ``<card.name>.safetensors`` and its card; a reader never sees half of either.
+
+    A name such as ``timm:resnet50+af.birds`` becomes the file name ``timm_resnet50+af.birds``.
 
     Args:
         model: its state dict is saved; switches that differ from the preset join the card.
@@ -140,15 +167,17 @@ def save_weights(model: nn.Module, folder: str | Path, card: WeightsCard) -> Pat
         )
     where = Path(folder)
     where.mkdir(parents=True, exist_ok=True)
-    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    # Copies, because a file cannot hold two names of one tensor (modules that a network shares).
+    state = {k: v.detach().cpu().contiguous().clone() for k, v in model.state_dict().items()}
     card = dataclasses.replace(
         card, digest=state_dict_digest(state), switches=_switches(model, card.architecture)
     )
     text = json.dumps(dataclasses.asdict(card), indent=2, ensure_ascii=False) + "\n"
-    target = where / f"{card.name}.json"
+    stem = _file_safe(card.name)
+    target = where / f"{stem}.json"
     # The card goes last: weights without a card are not listed.
     _replace(
-        where / f"{card.name}.safetensors",
+        where / f"{stem}.safetensors",
         lambda path: save_file(state, path, metadata={"format": "pt"}),
     )
     _replace(target, lambda path: path.write_text(text, encoding="utf-8"))
@@ -194,11 +223,17 @@ def _folder(folder: str | Path | None) -> Path:
     return where
 
 
+def _file_safe(name: str) -> str:
+    """Idempotent, so that the name of a file finds that file."""
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", name).strip("_.")
+
+
 def _path(name: str, folder: str | Path | None) -> Path:
     known = list_weights(folder)
-    if name not in known:
+    stem = _file_safe(name)
+    if stem not in known:
         near = difflib.get_close_matches(name, known, n=3)
         hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise AftModelsError(f"unknown weights {name!r}.{hint} Known: {', '.join(known) or 'none'}")
     # Not with_suffix: the tag follows a dot of its own.
-    return _folder(folder) / f"{name}.json"
+    return _folder(folder) / f"{stem}.json"
