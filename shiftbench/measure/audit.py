@@ -166,7 +166,7 @@ def _reach(model: nn.Module, images: Tensor) -> dict[Key, Tensor] | None:
         def keep(gradient: Tensor) -> None:
             reached[key] |= gradient != 0
 
-        output.register_hook(keep)
+        output.register_hook(keep)  # type: ignore[no-untyped-call]
 
     with torch.inference_mode(False), torch.enable_grad():
         pixels = images.clone().requires_grad_()

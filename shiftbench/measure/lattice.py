@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from shiftbench.grid import Offset
+from shiftbench.grid import ORIGIN, Offset
 from shiftbench.shifts.cyclic import Cyclic
 
 NOWHERE = 0  # the cell of numbers without a place: class tokens, padding, weights
 Size = tuple[int, int]  # rows and columns
+CYCLIC = Cyclic()  # a model must not be judged by the operator that it may be built from
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,11 @@ class _Lattice:
 
     @classmethod
     def of(cls, place: Place, batch: int) -> _Lattice | None:
-        """Finds the coarsest need: every cell of every image as often as any other."""
+        """The finest lattice on which every cell of every image occurs as often as any other."""
         axes = tuple(axis for axis in range(place.cells.ndim) if place.varies(axis))
         cells = place.cells
-        for axis in range(cells.ndim):
-            cells = cells if axis in axes else cells.narrow(axis, 0, 1)
+        for axis in set(range(cells.ndim)) - set(axes):
+            cells = cells.narrow(axis, 0, 1)
         flat = Place(cells.reshape(-1), place.size)
         for factor in place.factors():
             coarse = flat.coarser(factor)
@@ -105,22 +107,36 @@ class _Lattice:
                 return cls(coarse.size, axes, order, len(coarse.cells))
         return None
 
-    def entries_first(self, x: Tensor) -> Tensor:
-        """(entries, numbers of each)."""
-        return x.movedim(self.axes, tuple(range(len(self.axes)))).reshape(self.entries, -1)
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether there is nothing to gather, as in every plain map: no copy is needed then."""
+        return torch.equal(self.order, torch.arange(self.entries))
+
+    def axes_first(self, x: Tensor) -> Tensor:
+        """A view of `x` that begins with the axes along which the cell changes."""
+        return x.movedim(self.axes, tuple(range(len(self.axes))))
 
     def to_map(self, x: Tensor, batch: int) -> Tensor:
         """(B, C, rows, columns): the numbers with a place."""
-        rows, columns = self.size
-        flat = self.entries_first(x)[self.order]
-        return flat.reshape(batch, rows, columns, -1).permute(0, 3, 1, 2)
+        plane = self.axes_first(x)
+        if not self.in_order:
+            plane = plane.reshape(self.entries, -1)[self.order]
+        return plane.reshape(batch, *self.size, -1).permute(0, 3, 1, 2)
 
     def with_map(self, x: Tensor, plane: Tensor) -> Tensor:
         """`x` with the numbers of a map in their places."""
-        moved = x.movedim(self.axes, tuple(range(len(self.axes))))
-        flat = moved.reshape(self.entries, -1).clone()
-        flat[self.order] = plane.permute(0, 2, 3, 1).reshape(len(self.order), -1)
-        return flat.reshape(moved.shape).movedim(tuple(range(len(self.axes))), self.axes)
+        first, flat = self.axes_first(x), plane.permute(0, 2, 3, 1)
+        if not self.in_order:
+            gathered = flat.reshape(len(self.order), -1)
+            flat = first.reshape(self.entries, -1).clone()
+            flat[self.order] = gathered
+        return flat.reshape(first.shape).movedim(tuple(range(len(self.axes))), self.axes)
+
+    def unplaced(self, x: Tensor) -> Tensor:
+        """(entries, numbers of each): those without a place."""
+        mask = torch.ones(self.entries, dtype=torch.bool)
+        mask[self.order] = False
+        return self.axes_first(x).reshape(self.entries, -1)[mask]
 
 
 @dataclass(frozen=True)
@@ -138,7 +154,14 @@ class Layout:
             return None
         found = [_Lattice.of(place, batch) for place in places]
         lattices = tuple(lattice for lattice in found if lattice is not None)
-        return cls(batch, image, lattices) if len(lattices) == len(found) else None
+        if len(lattices) < len(found):
+            return None
+        if len(lattices) == 2:
+            # Within windows a row of attention has no columns but its own: it cannot move alone.
+            shared = set(lattices[0].axes) & set(lattices[1].axes)
+            if not shared <= {0} or places[0].cells.shape[0] != batch:
+                return None
+        return cls(batch, image, lattices)
 
     @property
     def size(self) -> Size | None:
@@ -147,7 +170,8 @@ class Layout:
 
     def shift(self, x: Tensor, offset: Offset) -> Tensor:
         """A copy of the tensor as it should be once the image moved by `offset` pixels."""
-        x = x.clone()
+        if not self.lattices or offset == ORIGIN:
+            return x.clone()
         for lattice in self.lattices:
             (rows, columns), (height, width) = lattice.size, self.image
             steps = Offset(offset.dy * rows / height, offset.dx * columns / width)
@@ -162,9 +186,4 @@ class Layout:
     def unplaced(self, x: Tensor) -> Tensor:
         """The numbers of a tensor on one lattice that have no place: class tokens, padding."""
         lattice = self.lattices[0]
-        mask = torch.ones(lattice.entries, dtype=torch.bool)
-        mask[lattice.order] = False
-        return lattice.entries_first(x)[mask]
-
-
-CYCLIC = Cyclic()
+        return x.new_zeros(0) if lattice.in_order else lattice.unplaced(x)

@@ -83,23 +83,28 @@ def _agree(a: Place, b: Place) -> Place | None:
     return Place(torch.maximum(a.cells, b.cells), a.size) if bool(same.all()) else None
 
 
-def summed(places: Known, axes: Sequence[int]) -> tuple[Known, bool]:
-    """The places of sums over `axes`, which keep length 1; and whether each sum had one cell."""
+def summed(places: Known, axes: Sequence[int]) -> Known:
+    """The places of sums over `axes`, which keep length 1."""
+    kept, spread = _summands(places, axes)
+    return kept or spread
+
+
+def _summands(places: Known, axes: Sequence[int]) -> tuple[Places, Known]:
+    """The places that do not change along `axes`, and what becomes of those that do."""
     if places is None:
-        return None, False
+        return (), None
     kept: list[Place] = []
     spread: list[Place] = []
+    known = True
     for place in places:
-        cells = place.cells
-        low, high = _extent(cells, axes)
+        low, high = _extent(place.cells, axes)
         if torch.equal(low, high):
             kept.append(Place(low, place.size))
-        elif (local := _enclosing(place, low, high, cells, axes)) is None:
-            return None, False
-        elif local:
-            spread.append(local[0])
-    # Tokens that look at others (a row of attention) stay where they are, not where they look.
-    return (tuple(kept), True) if kept else (tuple(spread), False)
+        elif (enclosing := _enclosing(place, low, high, axes)) is None:
+            known = False
+        else:
+            spread.extend(enclosing)
+    return tuple(kept), tuple(spread) if known else None
 
 
 def _extent(cells: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -113,12 +118,10 @@ def _extent(cells: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
     return torch.where(high == NOWHERE, NOWHERE, low), high
 
 
-def _enclosing(
-    place: Place, low: Tensor, high: Tensor, cells: Tensor, axes: Sequence[int]
-) -> Places | None:
+def _enclosing(place: Place, low: Tensor, high: Tensor, axes: Sequence[int]) -> Known:
     """The coarser cell that encloses each sum; no place for a sum over whole images."""
+    cells, bounds = place.cells, []
     placed = cells != NOWHERE
-    bounds = []
     for coordinate, size in zip(place.coordinates(cells)[1:], place.size, strict=True):
         first = torch.where(placed, coordinate, size).amin(tuple(axes), keepdim=True)
         last = torch.where(placed, coordinate, -1).amax(tuple(axes), keepdim=True)
@@ -134,37 +137,38 @@ def _enclosing(
         return None
     for factor in place.factors()[1:]:
         if all(bool((~some | (f // factor == g // factor)).all()) for f, g in bounds):
-            size = (place.size[0] // factor, place.size[1] // factor)
-            joined = join(image, bounds[0][0] // factor, bounds[1][0] // factor, size)
-            return (Place(torch.where(some, joined, NOWHERE).to(torch.int32), size),)
+            coarse = (place.size[0] // factor, place.size[1] // factor)
+            joined = join(image, bounds[0][0] // factor, bounds[1][0] // factor, coarse)
+            return (Place(torch.where(some, joined, NOWHERE).to(torch.int32), coarse),)
     return None
 
 
 def _product(a: Known, b: Known, shape: Sequence[int]) -> Known:
-    """Rows of a matrix `a` times columns of a matrix `b`."""
-    (left, left_kept), (right, right_kept) = summed(a, [-1]), summed(b, [-2])
-    if left is None or right is None:
+    """The places of a matrix product, whose sums run along the rows of `a` and columns of `b`."""
+    (rows, row_sums), (columns, column_sums) = _summands(a, [-1]), _summands(b, [-2])
+    if rows or columns:
+        # A token that looks at others (a row of attention) stays where it is, not where it looks.
+        return merge([rows, columns], shape)
+    if row_sums is None or column_sums is None:
         return None
-    if left_kept != right_kept and (left if left_kept else right):
-        return merge([left if left_kept else right], shape)
-    return merge([left, right], shape)
+    return merge([row_sums, column_sums], shape)
 
 
-class Tracker(TorchDispatchMode):
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, follows the places of every tensor computed from `images`.
 
     Enter it under `torch.inference_mode`: autograd would hide views behind copies of themselves.
     """
 
     def __init__(self, images: Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.image: Size = (images.shape[2], images.shape[3])
         self._known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self.put(images, (raster(images.shape, 2, 3),))
 
     def get(self, x: Tensor) -> Known:
         """The places of a tensor; weights and constants have none."""
-        known: Known = self._known.get(x, ())
+        known: Known = self._known[x] if x in self._known else ()
         return known
 
     def carry_over(self, source: Tensor, target: Tensor) -> None:
@@ -205,7 +209,7 @@ class Tracker(TorchDispatchMode):
         outputs = _tensors(result)
         rule = self._rule(name, func, args, kwargs, outputs)
         for output, places in zip(outputs, rule, strict=True):
-            unseen = not places and self._known.get(output, ()) is None
+            unseen = not places and self.get(output) is None
             self.put(output, None if unseen else places)
         return result
 
@@ -223,16 +227,15 @@ class Tracker(TorchDispatchMode):
         if name in MOVES:
             return self._moved(func, args, kwargs, len(outputs))
         if name in PADS:
-            pad = given.get("pad", given.get("padding"))
             mode = PADS[name] or given.get("mode", "constant")
-            return [_padded(self.get(args[0]), pad, mode)]
+            return [_padded(self.get(args[0]), args[1], mode)]
         if name in LOCAL:
             return [self._local(self.get(args[0]), shape) for shape in shapes]
         if name in PRODUCTS:
             a, b = (self.get(args[index]) for index in PRODUCTS[name])
             return [_product(a, b, shapes[0])]
         if name == ATTENTION:
-            return [merge([summed(self.get(args[0]), [-1])[0]], shapes[0])]
+            return [merge([summed(self.get(args[0]), [-1])], shapes[0])]
         if name in REDUCTIONS:
             return [_reduced(self.get(args[0]), given.get("dim"), shape) for shape in shapes]
         if "empty" in name:  # somebody fills it, by means that may not be seen here
@@ -308,7 +311,7 @@ def _reduced(places: Known, dim: Any, shape: Sequence[int]) -> Known:
         return places
     every = list(range(places[0].cells.ndim))
     axes = [dim] if isinstance(dim, int) else list(dim or every)
-    found, _ = summed(places, axes)
+    found = summed(places, axes)
     return found and tuple(Place(place.cells.reshape(tuple(shape)), place.size) for place in found)
 
 
