@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 import re
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from aft_models.errors import AftModelsError
+from aft_models.files import write_atomic
 from aft_models.presets import PRESETS
 from aft_models.training.recipe import Recipe
 
@@ -72,16 +72,8 @@ class Identity:
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes to a temporary name and renames, so that a kill leaves the old file or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            torch.save(dict(content), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Writes the whole checkpoint, or leaves the old one."""
+    write_atomic(path, lambda place: torch.save(dict(content), place))
 
 
 def load(path: Path, identity: Identity) -> dict[str, Any]:

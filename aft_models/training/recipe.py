@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, get_args, get_origin, get_type_hints
 
 from torch import nn
 
-from aft_models.errors import AftModelsError
+from aft_models.errors import AftModelsError, unknown
 from aft_models.presets import PRESETS
 from aft_models.weights import WeightsCard
 
@@ -219,11 +218,7 @@ def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
         if not separator:
             raise AftModelsError(f"expected FIELD=VALUE, got {assignment!r}, as in epochs=10")
         if name not in kinds:
-            close = difflib.get_close_matches(name, kinds, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise AftModelsError(
-                f"a recipe has no field {name!r}.{hint} Fields: {', '.join(sorted(kinds))}"
-            )
+            raise AftModelsError(unknown("field of a recipe", name, sorted(kinds), shown=99))
         changes[name] = _parse(name, text.strip(), kinds[name])
     return replace(recipe, **changes)
 

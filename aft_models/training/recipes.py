@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from aft_models.errors import AftModelsError
+from aft_models.errors import AftModelsError, unknown
 from aft_models.training.recipe import Adjustment, Recipe
 
 _PAPER: Mapping[str, Any] = {
@@ -119,7 +118,5 @@ RECIPES: dict[str, Recipe] = {
 def get_recipe(name: str) -> Recipe:
     """Looks a recipe up by name."""
     if name not in RECIPES:
-        close = difflib.get_close_matches(name, RECIPES, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise AftModelsError(f"unknown recipe {name!r}.{hint} Known: {', '.join(RECIPES)}")
+        raise AftModelsError(unknown("recipe", name, RECIPES))
     return RECIPES[name]

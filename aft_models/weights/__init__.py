@@ -8,13 +8,10 @@ the same pair to a folder of the user's choice.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
-import os
 import re
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from aft_models.classifier import replace_classifier
-from aft_models.errors import AftModelsError
+from aft_models.errors import AftModelsError, unknown
+from aft_models.files import write_atomic
 
 __all__ = [
     "WeightsCard",
@@ -176,11 +174,11 @@ def save_weights(model: nn.Module, folder: str | Path, card: WeightsCard) -> Pat
     stem = _file_safe(card.name)
     target = where / f"{stem}.json"
     # The card goes last: weights without a card are not listed.
-    _replace(
+    write_atomic(
         where / f"{stem}.safetensors",
         lambda path: save_file(state, path, metadata={"format": "pt"}),
     )
-    _replace(target, lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomic(target, lambda path: path.write_text(text, encoding="utf-8"))
     return target
 
 
@@ -204,18 +202,6 @@ def _switches(model: nn.Module, architecture: str) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(config).items() if v != preset[k]}
 
 
-def _replace(target: Path, write: Callable[[Path], Any]) -> None:
-    handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".part")
-    os.close(handle)
-    part = Path(temporary)
-    try:
-        write(part)
-        part.chmod(0o644)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _folder(folder: str | Path | None) -> Path:
     where = BUNDLED if folder is None else Path(folder)
     if not where.is_dir():
@@ -232,8 +218,6 @@ def _path(name: str, folder: str | Path | None) -> Path:
     known = list_weights(folder)
     stem = _file_safe(name)
     if stem not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise AftModelsError(f"unknown weights {name!r}.{hint} Known: {', '.join(known) or 'none'}")
+        raise AftModelsError(unknown("weights", name, known))
     # Not with_suffix: the tag follows a dot of its own.
     return _folder(folder) / f"{stem}.json"

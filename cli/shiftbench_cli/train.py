@@ -23,7 +23,6 @@ from aft_models.training.logbook import Row
 from aft_models.training.loop import train
 from aft_models.training.machine import PRECISIONS, Machine
 from aft_models.training.meter import Progress
-from aft_models.training.processes import Processes
 from aft_models.training.recipe import ModelInput, Recipe, override
 from aft_models.training.recipes import get_recipe
 from aft_models.weights import list_weights, load_state_dict, state_dict_digest, weights_card
@@ -31,6 +30,8 @@ from shiftbench.datasets import load_dataset
 from shiftbench.errors import UsageError
 from shiftbench.models.checkpoint import read_state_dict
 from shiftbench.registry import unknown_name
+from shiftbench.run.engine import choose_device
+from shiftbench.run.processes import Group
 from shiftbench.statistics import wilson
 from shiftbench_cli import render
 from shiftbench_cli.processes import SharedCommand, share
@@ -145,15 +146,15 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     recipe = override(get_recipe(request.recipe).for_model(request.architecture), request.changes)
     return share(
         ctx,
-        lambda group: _train(request, recipe, Processes(group.rank, group.size), group.local_rank),
+        lambda group: _train(request, recipe, group),
         nproc=request.nproc,
         device=request.device,
     )
 
 
-def _train(request: Request, recipe: Recipe, processes: Processes, local_rank: int) -> int:
+def _train(request: Request, recipe: Recipe, processes: Group) -> int:
     machine = Machine(
-        _device(request.device, processes, local_rank),
+        choose_device(request.device, local_rank=processes.local_rank),
         request.precision,
         request.compiled,
         request.channels_last,
@@ -247,20 +248,6 @@ def _model_input(request: Request, model: nn.Module) -> ModelInput:
     if len(names) == 1:
         return ModelInput.of_card(weights_card(names[0], folder))
     return ModelInput.of(model)
-
-
-def _device(name: str, processes: Processes, local_rank: int) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and processes.count > 1:
-        name = f"cuda:{local_rank}"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"expected auto, cpu, cuda[:i] or mps as device, got {name!r}") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("no CUDA device here: use --device cpu")
-    return device
 
 
 class _Lines:

@@ -86,7 +86,7 @@ def test_an_override_changes_one_field_alone() -> None:
     ("text", "complaint"),
     [
         ("epoch=3", "Did you mean 'epochs'"),
-        ("name=other", "no field 'name'"),
+        ("name=other", "unknown field of a recipe 'name'"),
         ("epochs", "expected FIELD=VALUE"),
         ("epochs=many", "epochs takes a whole number, got 'many'"),
         ("epochs=1.5", "epochs takes a whole number"),
