@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +12,37 @@ from PIL import Image, ImageOps
 from shiftbench.errors import DataError
 
 
-def read_image(path: Path, *, key: str | None = None) -> Image.Image:
-    """Reads an image file as upright RGB; `key` names it in errors when the path should not."""
-    name = key or str(path)
+def read_image(path: Path) -> Image.Image:
+    """Reads an image file as upright RGB."""
     try:
         with warnings.catch_warnings(), Image.open(path) as file:
-            warnings.simplefilter(
-                "ignore"
-            )  # metadata that is a little wrong is common and harmless
+            # Metadata that is a little wrong is common and harmless.
+            warnings.simplefilter("ignore")
             return to_rgb(file)
     except FileNotFoundError:
-        raise DataError(f"there is no image {name}: check the path") from None
+        raise DataError(f"there is no image {path}: check the path") from None
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error...
-        raise unreadable(name, error) from error
+        raise unreadable(str(path), error) from error
+
+
+def common_side(paths: Iterable[Path]) -> int | None:
+    """The side of images that all are squares of one size, from their headers; None otherwise.
+
+    The first image that differs ends the search, which in a folder of photographs is soon. Files
+    that cannot be read have no say.
+    """
+    found: int | None = None
+    for path in paths:
+        try:
+            with warnings.catch_warnings(), Image.open(path) as file:
+                warnings.simplefilter("ignore")
+                width, height = file.size
+        except Exception:  # as in read_image, which will name the file when its turn comes
+            continue
+        if width != height or found not in (None, width):
+            return None
+        found = width
+    return found
 
 
 def unreadable(name: str, error: Exception) -> DataError:

@@ -31,6 +31,7 @@ class Scenes:
 
     name = "scenes"
     class_names: Sequence[str] = CLASS_NAMES
+    native_size = None  # rendered at whatever size is asked for
 
     def __init__(
         self, split: str = "test", size: int | None = None, *, seed: int = 0, view: int = 64
@@ -71,7 +72,7 @@ class Scenes:
         pixels = self.render([index], self.view)[0].permute(1, 2, 0)  # (H, W, 3)
         return Image.fromarray(pixels.numpy()), self.labels[index]
 
-    def fingerprint(self, *, content: bool = False) -> str:
+    def fingerprint(self, *, verify: bool = False) -> str:
         """The scenes follow from version, seed, split and count alone, pixels included."""
         identity = f"scenes/{VERSION}/{self.seed}/{self.split}/{self._size}"
         return hashlib.sha256(identity.encode()).hexdigest()
