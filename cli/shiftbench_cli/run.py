@@ -52,6 +52,7 @@ class Request:
     class_map: Path | None
     download: bool
     skip_bad: bool
+    verify_data: bool
     batch_size: int | None
     workers: int | None
     device: str
@@ -123,6 +124,7 @@ class Request:
 )
 @click.option("--download", is_flag=True, help="Let a data set be downloaded.")
 @click.option("--skip-bad", is_flag=True, help="Leave unreadable images out, and count them.")
+@click.option("--verify-data", is_flag=True, help="Read every file again for the fingerprint.")
 @click.option("-b", "--batch-size", metavar="N|auto", default="auto", callback=_batch_size)
 @click.option("-j", "--workers", type=click.IntRange(min=0), help="Data loading processes.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
@@ -177,6 +179,7 @@ def _evaluate(request: Request, group: Group) -> int:
             seed=request.seed,
             download=request.download,
             class_map=request.class_map,
+            verify=request.verify_data,
         )
         settings = request.settings(camera=isinstance(dataset, Camera))
         thresholds = [Threshold.parse(text) for text in request.thresholds]

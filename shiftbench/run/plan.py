@@ -14,6 +14,7 @@ from torch import Tensor
 from shiftbench.datasets.base import Camera, ImageSet
 from shiftbench.datasets.canvases import Batch, Canvases
 from shiftbench.datasets.geometry import Geometry, geometry_for
+from shiftbench.datasets.labels import relabelled
 from shiftbench.datasets.subset import balanced
 from shiftbench.errors import UsageError
 from shiftbench.grid import Offset
@@ -101,6 +102,7 @@ def make_plan(
     classifier: Classifier, dataset: ImageSet, settings: Settings, *, workers: int | None = None
 ) -> Plan:
     """Chooses the images, the tasks and the one canvas that serves all of them."""
+    dataset = relabelled(dataset, classifier.num_classes, classifier.class_names)
     check_labels(np.asarray(dataset.labels, dtype=np.int64), classifier.num_classes)
     if classifier.num_classes != len(dataset.class_names):
         log.warning(
@@ -197,6 +199,7 @@ def _geometry(
         crop_pct=settings.crop_pct,
         margin=needed.get(widest, 0),
         pad=settings.pad,
+        native=dataset.native_size,
         rendered=isinstance(dataset, Camera),
         shift=widest,
     )
