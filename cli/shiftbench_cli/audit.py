@@ -63,7 +63,7 @@ def command(
     dataset = load_dataset(data, limit=images)
     geometry = geometry_for(
         classifier.preprocessing,
-        native=dataset.native_size,
+        finished=dataset.has_size(classifier.preprocessing.input_size),
         rendered=isinstance(dataset, Camera),
     )
     batch = next(canvases(dataset, geometry, batch_size=images))

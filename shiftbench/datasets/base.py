@@ -42,9 +42,8 @@ class ImageSet(Protocol):
         """One per image, known without decoding."""
         ...
 
-    @property
-    def native_size(self) -> int | None:
-        """The side in pixels where all images are squares of one size; None where they are not.
+    def has_size(self, side: int) -> bool:
+        """Whether all images are squares of `side` pixels.
 
         A subset answers for the whole, so that no number of images changes how they are cut.
         """

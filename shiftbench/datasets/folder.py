@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from shiftbench.datasets.base import SOURCES, Request, Source
 from shiftbench.datasets.fingerprint import content_digest
-from shiftbench.datasets.images import common_side, read_image
+from shiftbench.datasets.images import all_sized, read_image
 from shiftbench.errors import DataError, UsageError
 
 SPLITS = ("val", "test", "train")  # in order of preference, when the user names none
@@ -46,10 +45,9 @@ class FileSet:
     def _files(self) -> list[Path]:
         return [self.root / key for key in self.keys]
 
-    @cached_property
-    def native_size(self) -> int | None:
-        """The side of the images, where all files are squares of one size."""
-        return common_side(self._files)
+    def has_size(self, side: int) -> bool:
+        """By the headers of the files."""
+        return all_sized(self._files, side)
 
     def fingerprint(self, *, verify: bool = False) -> str:
         """Digest of every key, label and file."""

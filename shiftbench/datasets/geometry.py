@@ -101,20 +101,20 @@ class Geometry:
         return slice(max(start, 0), min(start + self.side, length)), max(-start, 0)
 
 
-def _paper(recipe: Preprocessing, native: int | None) -> int:
+def _paper(recipe: Preprocessing, finished: bool) -> int:
     """R by the one rule for every model: 256 / 224 of the view, but no resize of finished images.
 
     Images that already are as large as the view, such as CIFAR for a network made for it, stay as
     they are, unless the weights say that they were trained on such images enlarged.
     """
-    if native == recipe.input_size:
+    if finished:
         return recipe.canvas or recipe.input_size
     return round(recipe.input_size * PAPER_RATIO)
 
 
-def _resize(recipe: Preprocessing, crop_pct: str | float, native: int | None) -> int:
+def _resize(recipe: Preprocessing, crop_pct: str | float, finished: bool) -> int:
     if crop_pct == "paper":
-        return _paper(recipe, native)
+        return _paper(recipe, finished)
     try:
         fraction = recipe.crop_pct if crop_pct == "model" else float(crop_pct)
     except ValueError:
@@ -133,7 +133,7 @@ def geometry_for(
     crop_pct: str | float = "paper",
     margin: int = 0,
     pad: str = "none",
-    native: int | None = None,
+    finished: bool = False,
     rendered: bool = False,
     shift: str = "this shift",
 ) -> Geometry:
@@ -143,7 +143,7 @@ def geometry_for(
     >>> half = (0.5, 0.5, 0.5)
     >>> geometry_for(Preprocessing(224, half, half)).resize
     256
-    >>> geometry_for(Preprocessing(32, half, half), native=32).resize
+    >>> geometry_for(Preprocessing(32, half, half), finished=True).resize
     32
 
     Args:
@@ -152,7 +152,7 @@ def geometry_for(
             `model` (its own recipe, squashing and borders included), or a fraction.
         margin: Pixels around the view.
         pad: What fills the margin where the image ends: `none` (an error), `reflect`, `zeros`.
-        native: The side of the data set's images, where all of them are squares of one size.
+        finished: All images of the data set have S x S pixels already (`ImageSet.has_size`).
         rendered: The data set draws the canvas itself, so every margin is there.
         shift: What needs the margin, for the error.
     """
@@ -166,9 +166,9 @@ def geometry_for(
         raise unknown_name("crop mode", mode, get_args(CropMode))
     if margin < 0:
         raise UsageError(f"a margin has 0 or more pixels, got {margin}")
-    resize = _resize(preprocessing, crop_pct, native)
+    resize = _resize(preprocessing, crop_pct, finished)
     if margin and not rendered:
-        _require_room(view, resize, margin, pad, native, mode, shift)
+        _require_room(view, resize, margin, pad, finished, mode, shift)
     return Geometry(
         view=view,
         resize=resize,
@@ -185,7 +185,7 @@ def geometry_for(
 
 
 def _require_room(
-    view: int, resize: int, margin: int, pad: str, native: int | None, mode: str, shift: str
+    view: int, resize: int, margin: int, pad: str, finished: bool, mode: str, shift: str
 ) -> None:
     """Refuses a margin that the images do not have."""
     room = max(resize - view, 0) // 2
@@ -198,8 +198,8 @@ def _require_room(
         return
     enough = math.floor(1000 * view / (view + 2 * margin)) / 1000
     there = (
-        f"the images have {native} px and are not resized"
-        if native == resize
+        f"the images have {view} px and are not resized"
+        if finished and resize == view
         else f"resizing to {resize} px leaves {room}"
     )
     smaller = "choose a smaller max shift, or " if room else ""

@@ -25,23 +25,22 @@ def read_image(path: Path) -> Image.Image:
         raise unreadable(str(path), error) from error
 
 
-def common_side(paths: Iterable[Path]) -> int | None:
-    """The side of images that all are squares of one size, from their headers; None otherwise.
+def all_sized(paths: Iterable[Path], side: int) -> bool:
+    """Whether all images are squares of `side` pixels, by their headers.
 
-    The first image that differs ends the search, which in a folder of photographs is soon. Files
-    that cannot be read have no say.
+    The first one that is not ends the search, which in most folders is the very first. Files that
+    cannot be read have no say.
     """
-    found: int | None = None
+    found = False
     for path in paths:
         try:
             with warnings.catch_warnings(), Image.open(path) as file:
                 warnings.simplefilter("ignore")
-                width, height = file.size
+                if file.size != (side, side):
+                    return False
         except Exception:  # as in read_image, which will name the file when its turn comes
             continue
-        if width != height or found not in (None, width):
-            return None
-        found = width
+        found = True
     return found
 
 

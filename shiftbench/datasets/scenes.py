@@ -31,7 +31,6 @@ class Scenes:
 
     name = "scenes"
     class_names: Sequence[str] = CLASS_NAMES
-    native_size = None  # rendered at whatever size is asked for
 
     def __init__(
         self, split: str = "test", size: int | None = None, *, seed: int = 0, view: int = 64
@@ -71,6 +70,10 @@ class Scenes:
             raise IndexError(index)
         pixels = self.render([index], self.view)[0].permute(1, 2, 0)  # (H, W, 3)
         return Image.fromarray(pixels.numpy()), self.labels[index]
+
+    def has_size(self, side: int) -> bool:
+        """Never: scenes are rendered at whatever size is asked for, with what lies around."""
+        return False
 
     def fingerprint(self, *, verify: bool = False) -> str:
         """The scenes follow from version, seed, split and count alone, pixels included."""

@@ -49,10 +49,9 @@ class Subset:
         """The labels of the chosen images."""
         return [self.whole.labels[index] for index in self.indices]
 
-    @property
-    def native_size(self) -> int | None:
-        """The size of the whole's images."""
-        return self.whole.native_size
+    def has_size(self, side: int) -> bool:
+        """Whether the images of the whole have this size."""
+        return self.whole.has_size(side)
 
     def __len__(self) -> int:
         return len(self.indices)

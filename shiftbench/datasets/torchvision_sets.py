@@ -17,7 +17,7 @@ from torchvision import datasets
 
 from shiftbench.datasets.base import SOURCES, Request, Source
 from shiftbench.datasets.fingerprint import cache_folder, content_digest
-from shiftbench.datasets.images import common_side, to_rgb, unreadable
+from shiftbench.datasets.images import all_sized, to_rgb, unreadable
 from shiftbench.errors import DataError
 from shiftbench.registry import unknown_name
 
@@ -119,13 +119,11 @@ class TorchvisionSet:
                 return [Path(item[0] if isinstance(item, tuple) else item) for item in files]
         return ()
 
-    @cached_property
-    def native_size(self) -> int | None:
-        """The side of the images of a set in memory, or of files that are all of one size."""
+    def has_size(self, side: int) -> bool:
+        """By the headers of files; images that are held in memory are all as large as the first."""
         if self._pixels is None:
-            return common_side(self._files)
-        width, height = self[0][0].size
-        return width if width == height else None
+            return all_sized(self._files, side)
+        return self[0][0].size == (side, side)
 
     def fingerprint(self, *, verify: bool = False) -> str:
         """Digest of name, split, labels and content.

@@ -113,10 +113,11 @@ def make_plan(
             len(dataset.class_names),
         )
     attacks = [_attack(name, dataset, settings) for name in settings.attacks]
-    draws = _draws(settings, _geometry(classifier, dataset, settings, {}))
+    finished = dataset.has_size(classifier.preprocessing.input_size)
+    draws = _draws(settings, _geometry(classifier, dataset, settings, {}, finished))
     needed = {f"attack {task.name!r} up to {task.grid.reach} px": _margin(task) for task in attacks}
     needed |= {f"consistency {task.kind.name!r}": task.kind.margin(task.span) for task in draws}
-    geometry = _geometry(classifier, dataset, settings, needed)
+    geometry = _geometry(classifier, dataset, settings, needed, finished)
     images: Sequence[int] = range(len(dataset))
     searched = images
     if settings.search_limit is not None:
@@ -190,7 +191,11 @@ def _margin(task: AttackTask) -> int:
 
 
 def _geometry(
-    classifier: Classifier, dataset: ImageSet, settings: Settings, needed: Mapping[str, int]
+    classifier: Classifier,
+    dataset: ImageSet,
+    settings: Settings,
+    needed: Mapping[str, int],
+    finished: bool,
 ) -> Geometry:
     """The canvas with the widest margin that anything needs, which errors call by name."""
     widest = max(needed, key=lambda name: needed[name], default="nothing")
@@ -199,7 +204,7 @@ def _geometry(
         crop_pct=settings.crop_pct,
         margin=needed.get(widest, 0),
         pad=settings.pad,
-        native=dataset.native_size,
+        finished=finished,
         rendered=isinstance(dataset, Camera),
         shift=widest,
     )

@@ -395,16 +395,16 @@ def test_name_and_split_of_a_folder(
     assert (data.name, data.split) == expected
 
 
-def test_native_size_is_that_of_every_image(tmp_path: Path) -> None:
-    for name, size in (("a", (32, 32)), ("b", (32, 32)), ("c", (32, 33)), ("d", (30, 30))):
-        save(tmp_path / name / "0" / "0.png", size=(32, 32))
-        save(tmp_path / name / "0" / "1.png", size=size)
-        (tmp_path / name / "0" / "2.png").write_text("no image has no say")
-    sizes = [load_dataset(f"folder:{tmp_path / name}").native_size for name in "abcd"]
-    assert sizes == [32, 32, None, None]
-    whole = load_dataset(f"folder:{tmp_path / 'd'}")
-    assert subset(whole, [0]).native_size is None  # no limit changes how images are cut
-    assert load_dataset("scenes").native_size is None
+def test_a_set_has_a_size_when_every_image_has_it(tmp_path: Path) -> None:
+    for name, size in (("a", (32, 32)), ("b", (32, 33)), ("c", (30, 30))):
+        save(tmp_path / name / "0" / "1.png", size=(32, 32))
+        save(tmp_path / name / "0" / "2.png", size=size)
+        (tmp_path / name / "0" / "0.png").write_text("no image has no say")
+    sets = [load_dataset(f"folder:{tmp_path / name}") for name in "abc"]
+    assert [data.has_size(32) for data in sets] == [True, False, False]
+    assert not sets[0].has_size(33)
+    assert not subset(sets[2], [1]).has_size(32)  # no limit changes how images are cut
+    assert not load_dataset("scenes").has_size(64)
 
 
 def test_limit_is_balanced_nested_and_independent_of_order() -> None:
@@ -474,7 +474,8 @@ def test_torchvision_set(cifar10: Path) -> None:
     assert data[0][0].size == (32, 32)
     assert len(load_dataset(f"cifar10:{cifar10}", split="train")) == 20
     assert data.fingerprint() == load_dataset(f"cifar10:{cifar10}").fingerprint()
-    assert data.native_size == 32
+    assert data.has_size(32)
+    assert not data.has_size(28)
     assert pickle.loads(pickle.dumps(data)).keys == data.keys
     with pytest.raises(UsageError, match="split of cifar10 'val'"):
         load_dataset(f"cifar10:{cifar10}", split="val")
@@ -540,7 +541,8 @@ def test_torchvision_sets_that_nobody_checks_are_read(
         for value in (3, 3, 4):
             data = TorchvisionSet("held", "test", kind(value))
             prints.append(data.fingerprint())
-            assert data.native_size == 8
+            assert data.has_size(8)
+            assert not data.has_size(9)
         assert prints[0] == prints[1] != prints[2]
     identity = hashlib.sha256(b"cifar10/test/4" + repr([3, 1, 4, 1]).encode())
     assert load_dataset(f"cifar10:{cifar10}").fingerprint() == identity.hexdigest()

@@ -34,29 +34,28 @@ def test_paper_resize_is_the_same_for_every_model() -> None:
 
 def test_images_that_have_the_input_size_are_not_resized() -> None:
     image = picture(32, 32)
-    geometry = geometry_for(recipe(32), native=32)
+    geometry = geometry_for(recipe(32), finished=True)
     assert geometry.resize == 32
     assert torch.equal(geometry.canvas(image), transforms.PILToTensor()(image))
-    assert geometry_for(recipe(32), native=28).resize == 37  # others are, by the same rule as ever
-    assert geometry_for(recipe(32), native=None).resize == 37
-    assert geometry_for(recipe(32), native=32, crop_pct="model").resize == 35
+    assert geometry_for(recipe(32)).resize == 37
+    assert geometry_for(recipe(32), finished=True, crop_pct="model").resize == 35
 
 
 def test_weights_may_have_been_trained_on_finished_images_enlarged() -> None:
     card = replace(recipe(32), canvas=37)
-    assert geometry_for(card, native=32).resize == 37
-    assert geometry_for(card, native=32).crop == "paper"
-    assert geometry_for(replace(recipe(64), canvas=72), native=128).resize == 73  # not these
+    assert geometry_for(card, finished=True).resize == 37
+    assert geometry_for(card, finished=True).crop == "paper"
+    assert geometry_for(replace(recipe(64), canvas=72)).resize == 73  # others are cut as ever
 
 
 def test_a_margin_around_finished_images_must_be_filled() -> None:
     with pytest.raises(UsageError) as caught:
-        geometry_for(recipe(32), margin=6, native=32, shift="attack 'crop' up to 6 px")
+        geometry_for(recipe(32), margin=6, finished=True, shift="attack 'crop' up to 6 px")
     message = str(caught.value)
     assert "the images have 32 px and are not resized: fill the margin with --pad" in message
-    padded = geometry_for(recipe(32), margin=6, native=32, pad="reflect")
+    padded = geometry_for(recipe(32), margin=6, finished=True, pad="reflect")
     fraction = message.split("--crop-pct ")[1]
-    enlarged = geometry_for(recipe(32), margin=6, native=32, crop_pct=fraction)
+    enlarged = geometry_for(recipe(32), margin=6, finished=True, crop_pct=fraction)
     assert padded.resize == 32
     assert padded.canvas(picture(32, 32)).shape == enlarged.canvas(picture(32, 32)).shape
 
