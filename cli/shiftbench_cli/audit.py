@@ -61,7 +61,11 @@ def command(
     """
     classifier = load_model(model, checkpoint=checkpoint)
     dataset = load_dataset(data, limit=images)
-    geometry = geometry_for(classifier.preprocessing, rendered=isinstance(dataset, Camera))
+    geometry = geometry_for(
+        classifier.preprocessing,
+        finished=dataset.has_size(classifier.preprocessing.input_size),
+        rendered=isinstance(dataset, Camera),
+    )
     batch = next(canvases(dataset, geometry, batch_size=images))
     normalised = normalise(
         batch.canvas, classifier.preprocessing.mean, classifier.preprocessing.std

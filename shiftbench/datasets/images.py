@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +12,36 @@ from PIL import Image, ImageOps
 from shiftbench.errors import DataError
 
 
-def read_image(path: Path, *, key: str | None = None) -> Image.Image:
-    """Reads an image file as upright RGB; `key` names it in errors when the path should not."""
-    name = key or str(path)
+def read_image(path: Path) -> Image.Image:
+    """Reads an image file as upright RGB."""
     try:
         with warnings.catch_warnings(), Image.open(path) as file:
-            warnings.simplefilter(
-                "ignore"
-            )  # metadata that is a little wrong is common and harmless
+            # Metadata that is a little wrong is common and harmless.
+            warnings.simplefilter("ignore")
             return to_rgb(file)
     except FileNotFoundError:
-        raise DataError(f"there is no image {name}: check the path") from None
+        raise DataError(f"there is no image {path}: check the path") from None
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error...
-        raise unreadable(name, error) from error
+        raise unreadable(str(path), error) from error
+
+
+def all_sized(paths: Iterable[Path], side: int) -> bool:
+    """Whether all images are squares of `side` pixels, by their headers.
+
+    The first one that is not ends the search, which in most folders is the very first. Files that
+    cannot be read have no say.
+    """
+    found = False
+    for path in paths:
+        try:
+            with warnings.catch_warnings(), Image.open(path) as file:
+                warnings.simplefilter("ignore")
+                if file.size != (side, side):
+                    return False
+        except Exception:  # as in read_image, which will name the file when its turn comes
+            continue
+        found = True
+    return found
 
 
 def unreadable(name: str, error: Exception) -> DataError:
