@@ -85,8 +85,9 @@ def mean_score(outcomes: ArrayLike) -> Score:
 
     Outcomes of 0 and 1 give the Wilson interval. Outcomes between them, such as the share of an
     image's random draws that agree, give Wilson's with the number of images that has the same
-    standard error: the draws of one image are not independent. Outcomes outside [0, 1] have a
-    bootstrap interval over images, the same one at every call.
+    standard error: the draws of one image are not independent. Their variance counts one more
+    image, of a single draw, so that images which happen to be equal are not taken for certainty.
+    Outcomes outside [0, 1] have a bootstrap interval over images, the same one at every call.
 
     >>> mean_score([1, 1, 0, 1]) == wilson(3, 4)
     True
@@ -101,10 +102,9 @@ def mean_score(outcomes: ArrayLike) -> Score:
         return _bootstrap(values)
     if np.isin(values, (0.0, 1.0)).all():
         return wilson(int(values.sum()), n)
-    variance = float(values.var())
-    if variance == 0:
-        return Score(mean, mean, mean, n)
-    return _wilson(mean, n, n * mean * (1 - mean) / variance)
+    single = mean * (1 - mean)
+    variance = (n * float(values.var()) + single) / (n + 1)
+    return _wilson(mean, n, n * single / variance)
 
 
 def _bootstrap(values: NDArray[np.float64], rounds: int = 2000) -> Score:

@@ -64,6 +64,11 @@ class MetricInfo:
     scores: tuple[str, ...]  # stems of the scores that come from it
     images: int
     digest: str  # of the keys and labels of its images
+    parts: Mapping[str, str] = field(default_factory=dict)  # the same, for scores of fewer images
+
+    def images_of(self, name: ScoreName) -> str:
+        """The digest of the images that one of its scores is of."""
+        return self.parts.get(str(name), self.digest)
 
     def load(self) -> Metric | None:
         """The metric itself; None when it was plugged in and is not here."""

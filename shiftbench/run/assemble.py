@@ -124,13 +124,19 @@ def _geometry(plan: Plan, before: Record | None) -> dict[str, Any]:
 def _describe(metric: Metric, samples: pd.DataFrame) -> MetricInfo:
     outcomes = metric.outcomes(samples)
     measured = samples[metric.columns[0]].notna()
-    labelled = samples.loc[measured]
+
+    def digest(chosen: pd.Series) -> str:
+        return images_digest(samples.loc[chosen, KEY], samples.loc[chosen, "label"])
+
+    # A grid that grew on some of the images only leaves its outer rings to them.
+    fewer = {name: pd.notna(values) for name, values in outcomes.items()}
     return MetricInfo(
         kind=next(kind for kind in METRICS if type(metric) is METRICS.get(kind)),
         settings=metric.settings(),
         scores=tuple(dict.fromkeys(name.stem for name in outcomes)),
         images=int(measured.sum()),
-        digest=images_digest(labelled[KEY], labelled["label"]),
+        digest=digest(measured),
+        parts={str(n): digest(there) for n, there in fewer.items() if (there != measured).any()},
     )
 
 
