@@ -26,10 +26,10 @@ class ScoreName:
 
     def __post_init__(self) -> None:
         for word in (self.family, self.kind):
-            if word in SCORE_FIELDS or word.isdecimal() or "@" in word:
+            if word in SCORE_FIELDS or "@" in word:
                 raise ValueError(
-                    f"a score cannot be called {word!r}: numbers, @ and "
-                    f"{', '.join(SCORE_FIELDS)} mean something else in records"
+                    f"a score cannot be called {word!r}: @ and {', '.join(SCORE_FIELDS)} mean "
+                    "something else in records"
                 )
 
     def __str__(self) -> str:
@@ -132,11 +132,16 @@ class Scores(Mapping[ScoreName, Score]):
         content: dict[str, Any] = {}
         for name, score in self.entries.items():
             place = content
-            path = [name.family, *([name.kind] if name.kind else [])]
-            path += [] if name.radius is None else [str(name.radius)]
+            path = [name.family]
+            if name.kind or name.radius is not None:
+                path.append(name.kind)
+            if name.radius is not None:
+                path.append(str(name.radius))
             for key in path:
                 place = place.setdefault(key, {})
             place.update(vars(score))
+            if score.is_fraction:
+                del place["unit"]
         return content
 
     @classmethod
@@ -162,23 +167,21 @@ def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Sc
 
 
 def _name(path: tuple[str, ...]) -> ScoreName:
-    """The name of a place: a curve without a kind has its radius second."""
-    radius = int(path[-1]) if len(path) > 1 and path[-1].isdecimal() else None
-    words = path if radius is None else path[:-1]
-    if not 1 <= len(words) <= 2:
+    family, kind, radius = (*path, "", "")[:3]
+    if not family or len(path) > 3 or not (radius.isdecimal() or not radius):
         raise ValueError(f"{'.'.join(path)}: expected scores by family, kind and max shift")
-    return ScoreName(*words, radius=radius)
+    return ScoreName(family, kind, int(radius) if radius else None)
 
 
 def _score(content: Mapping[str, Any], where: str) -> Score:
-    if len(content) < len(SCORE_FIELDS):
+    if content.keys() - {"unit"} != set(SCORE_FIELDS) - {"unit"}:
         raise ValueError(f"{where}: expected value, low, high and n, got {', '.join(content)}")
-    if not all(isinstance(x, int | float) for x in content.values()):
-        raise ValueError(f"{where}: expected numbers, got {content}")
     score = Score(**content)
+    numbers = (score.value, score.low, score.high)
+    if not all(isinstance(x, int | float) for x in (*numbers, score.n)):
+        raise ValueError(f"{where}: expected numbers, got {content}")
+    if score.is_fraction and not all(0 <= x <= 1 for x in numbers):
+        raise ValueError(f"{where}: scores are fractions in [0, 1], got {numbers}")
     if not score.low <= score.value <= score.high:
-        raise ValueError(
-            f"{where}: expected a value within its interval, got {score.value:g} in "
-            f"[{score.low:g}, {score.high:g}]"
-        )
+        raise ValueError(f"{where}: expected low <= value <= high, got {numbers}")
     return score

@@ -75,7 +75,9 @@ class Toys:
     def load(self, spec: ModelSpec) -> Classifier:
         with torch.random.fork_rng():
             torch.manual_seed(len(spec.name))
-            network = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4))
+            network = nn.Sequential(
+                nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4)
+            )
             network(torch.zeros(1, 3, 16, 16))
         recipe = {"input_size": 16, "mean": (0.5,) * 3, "std": (0.25,) * 3}
         return as_classifier(network, recipe, name=spec.text, source="toy")

@@ -202,7 +202,7 @@ def _evaluate(request: Request, group: Group) -> int:
     execution = Execution(request.device, request.batch_size, request.workers, group)
     records: list[Record] = []
     problems: list[str] = []
-    with run_progress(quiet=request.quiet, speak=group.is_main) as progress:
+    with run_progress(quiet=request.quiet, speak=group.leads) as progress:
         for name in names:
             try:
                 with group.together():
@@ -226,11 +226,11 @@ def _evaluate(request: Request, group: Group) -> int:
             records.append(outcome.record)
             if outcome.reused:
                 progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
-    if group.is_main:
+    if group.leads:
         report.write(records, request.kind)
     for guard in guards:
         problems += filter(None, map(guard.complaint, records))
-    if group.is_main:
+    if group.leads:
         for problem in problems:
             click.echo(f"error: {problem}", err=True)
     return 1 if problems else 0

@@ -7,6 +7,7 @@ so a reader never sees half a file.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -145,6 +146,16 @@ class Record:
                 for name, values in metric.outcomes(samples).items():
                     found[name] = pd.Series(values, index=keys).dropna()
         return found
+
+
+def images_digest(keys: Iterable[str], labels: Iterable[int]) -> str:
+    """Names some images and their labels, so that another subset or class map is noticed.
+
+    >>> images_digest(["a"], [0]) == images_digest(["a"], [1])
+    False
+    """
+    text = "\n".join(f"{label} {key}" for key, label in zip(keys, labels, strict=True))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 T = TypeVar("T")

@@ -12,10 +12,9 @@ import pandas as pd
 from shiftbench.errors import DataError, RecordError
 from shiftbench.measure.metric import METRICS, NEAR_TIE, PASSES, Metric
 from shiftbench.measure.metrics import score_rows
-from shiftbench.records.record import KEY, MetricInfo, OffsetScore, Record
+from shiftbench.records.record import KEY, MetricInfo, OffsetScore, Record, images_digest
 from shiftbench.run.plan import Plan
 from shiftbench.run.resume import SECONDS, Rows
-from shiftbench.run.settings import images_digest
 
 
 def assemble(

@@ -21,8 +21,8 @@ from shiftbench.measure.attacks import ATTACKS
 from shiftbench.measure.metric import Metric
 from shiftbench.measure.metrics import plan_metric
 from shiftbench.models.classifier import Classifier
-from shiftbench.records.record import DataInfo, ModelInfo
-from shiftbench.run.settings import Settings, images_digest
+from shiftbench.records.record import DataInfo, ModelInfo, images_digest
+from shiftbench.run.settings import Settings
 from shiftbench.shifts import SHIFTS
 
 log = logging.getLogger(__name__)

@@ -33,8 +33,8 @@ class SharedProgress:
         """Adds what the others have done to an event, and passes it on."""
         if isinstance(event, Estimate):
             # The processes have equal shares, so that all need about as long as this one.
-            event = replace(event, passes=event.passes * self.group.size)
-        elif self.group.is_main:
+            event = replace(event, passes=event.passes * self.group.count)
+        elif self.group.leads:
             event = self._with_others(event)
         else:
             self._tell_main(event)
@@ -61,7 +61,7 @@ class SharedProgress:
             write_atomic(self._place(self.group.rank), json.dumps(self._mine).encode())
 
     def _with_others(self, tally: Tally) -> Tally:
-        for rank in range(1, self.group.size):
+        for rank in range(1, self.group.count):
             try:
                 counts = json.loads(self._place(rank).read_text())[tally.metric]
             except (OSError, ValueError, KeyError):

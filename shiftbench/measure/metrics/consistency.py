@@ -115,6 +115,18 @@ class RandomConsistency(Metric):
             }
         )
 
+    def contradictions(self, rows: pd.DataFrame) -> list[str]:
+        """More agreement than draws, or a change that is no difference of probabilities."""
+        draws, agreed = column(rows, self._of("draws")), column(rows, self._of("agreed"))
+        change = column(rows, self._of("change"))
+        return self._named(
+            rows,
+            {
+                "agrees more often than it was drawn": agreed > draws,
+                "has a change outside [0, 1]": (change < 0) | (change > 1),
+            },
+        )
+
     def describing(self, rows: pd.DataFrame) -> RandomConsistency:
         """As many draws as every image has."""
         return replace(self, repeats=int(np.nanmin(column(rows, self._of("draws")))))
