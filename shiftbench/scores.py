@@ -182,6 +182,4 @@ def _score(content: Mapping[str, Any], where: str) -> Score:
         raise ValueError(f"{where}: expected numbers, got {content}")
     if score.is_fraction and not all(0 <= x <= 1 for x in numbers):
         raise ValueError(f"{where}: scores are fractions in [0, 1], got {numbers}")
-    if not score.low <= score.value <= score.high:
-        raise ValueError(f"{where}: expected low <= value <= high, got {numbers}")
     return score

@@ -18,10 +18,12 @@ import pandas as pd
 
 from shiftbench.errors import RecordError
 from shiftbench.files import file_safe, write_atomic
+from shiftbench.grid import Offset
 from shiftbench.measure.metric import Metric
 from shiftbench.measure.metrics import load_metric
 from shiftbench.records.schema_1 import upgrade, upgrade_samples
 from shiftbench.scores import ScoreName, Scores
+from shiftbench.statistics import Score
 
 SCHEMA = 2
 RECORD_FILE = "record.json"
@@ -86,6 +88,11 @@ class OffsetScore:
     low: float
     high: float
     n: int
+
+    @classmethod
+    def at(cls, offset: Offset, score: Score) -> OffsetScore:
+        """The score of an offset."""
+        return cls(offset.dy, offset.dx, score.value, score.low, score.high, score.n)
 
 
 @dataclass(frozen=True)

@@ -141,4 +141,4 @@ def _describe(metric: Metric, samples: pd.DataFrame) -> MetricInfo:
 
 def _map(metric: Metric, samples: pd.DataFrame) -> tuple[OffsetScore, ...]:
     scores = metric.offset_scores(samples)
-    return tuple(OffsetScore(o.dy, o.dx, **vars(score)) for o, score in scores.items())
+    return tuple(OffsetScore.at(offset, score) for offset, score in scores.items())
