@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FRACTION = "fraction"
+SIGNIFICANCE = 0.05
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 
 
@@ -163,7 +164,7 @@ class PairedComparison:
     @property
     def is_significant(self) -> bool:
         """Whether equally good models would differ so much in less than 5% of cases."""
-        return self.p_value < 0.05
+        return self.p_value < SIGNIFICANCE
 
 
 def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedComparison:
@@ -197,6 +198,24 @@ def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedComparison:
         only_second=only_second,
         n=n,
     )
+
+
+def surely_differ(first: Score, second: Score) -> bool:
+    """Whether McNemar's test is significant however the images of two scores overlap.
+
+    The test needs the images; where scores lie far enough apart they alone decide. False where
+    they do not, and for means of anything but right and wrong answers.
+
+    >>> surely_differ(wilson(95, 100), wilson(60, 100)), surely_differ(wilson(9, 10), wilson(8, 10))
+    (True, False)
+    """
+    n, less, more = first.n, *sorted(round(score.value * score.n) for score in (first, second))
+    if sorted((first, second)) != [wilson(less, n), wilson(more, n)]:
+        return False
+    difference = more - less
+    discordant = 2 * min(more, n - less) - difference  # at most, and fewer lower the p-value
+    # Hoeffding: p <= 2 exp(-difference^2 / (2 discordant)).
+    return difference**2 > 2 * discordant * math.log(2 / SIGNIFICANCE)
 
 
 def is_bounded(*outcomes: NDArray[np.float64]) -> bool:
