@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FRACTION = "fraction"
+SIGNIFICANCE = 0.05
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 
 
@@ -87,8 +88,9 @@ def mean_score(outcomes: ArrayLike, *, unit: str = FRACTION) -> Score:
 
     Outcomes of 0 and 1 give the Wilson interval. Outcomes between them, such as the share of an
     image's random draws that agree, give Wilson's with the number of images that has the same
-    standard error: the draws of one image are not independent. Outcomes of another unit have a
-    bootstrap interval over images, the same one at every call.
+    standard error: the draws of one image are not independent. Their variance counts one more
+    image, of a single draw, so that images which happen to be equal are not taken for certainty.
+    Outcomes of another unit have a bootstrap interval over images, the same one at every call.
 
     >>> mean_score([1, 1, 0, 1]) == wilson(3, 4)
     True
@@ -103,10 +105,9 @@ def mean_score(outcomes: ArrayLike, *, unit: str = FRACTION) -> Score:
         return _bootstrap(values, "" if unit == FRACTION else unit)
     if np.isin(values, (0.0, 1.0)).all():
         return wilson(int(values.sum()), n)
-    variance = float(values.var())
-    if variance == 0:
-        return Score(mean, mean, mean, n)
-    return _wilson(mean, n, n * mean * (1 - mean) / variance)
+    single = mean * (1 - mean)
+    variance = (n * float(values.var()) + single) / (n + 1)
+    return _wilson(mean, n, n * single / variance)
 
 
 def _bootstrap(values: NDArray[np.float64], unit: str, rounds: int = 2000) -> Score:
@@ -120,7 +121,8 @@ def _bootstrap(values: NDArray[np.float64], unit: str, rounds: int = 2000) -> Sc
         ]
     )
     low, high = np.quantile(means, [0.025, 0.975])
-    return Score(float(values.mean()), float(low), float(high), n, unit)
+    mean = float(values.mean())  # equal values: rounding must not push it out of its interval
+    return Score(mean, min(mean, float(low)), max(mean, float(high)), n, unit)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -166,7 +168,7 @@ class PairedComparison:
     @property
     def is_significant(self) -> bool:
         """Whether equally good models would differ so much in less than 5% of cases."""
-        return self.p_value < 0.05
+        return self.p_value < SIGNIFICANCE
 
 
 def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedComparison:
@@ -200,6 +202,24 @@ def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedComparison:
         only_second=only_second,
         n=n,
     )
+
+
+def surely_differ(first: Score, second: Score) -> bool:
+    """Whether McNemar's test is significant however the images of two scores overlap.
+
+    The test needs the images; where scores lie far enough apart they alone decide. False where
+    they do not, and for means of anything but right and wrong answers.
+
+    >>> surely_differ(wilson(95, 100), wilson(60, 100)), surely_differ(wilson(9, 10), wilson(8, 10))
+    (True, False)
+    """
+    n, less, more = first.n, *sorted(round(score.value * score.n) for score in (first, second))
+    if sorted((first, second)) != [wilson(less, n), wilson(more, n)]:
+        return False
+    difference = more - less
+    discordant = 2 * min(more, n - less) - difference  # at most, and fewer lower the p-value
+    # Hoeffding: p <= 2 exp(-difference^2 / (2 discordant)).
+    return difference**2 > 2 * discordant * math.log(2 / SIGNIFICANCE)
 
 
 def is_bounded(*outcomes: NDArray[np.float64]) -> bool:

@@ -200,9 +200,7 @@ def _evaluate(request: Request, group: Group) -> int:
             verify=request.verify_data,
         )
         settings = request.settings(camera=isinstance(dataset, Camera))
-        thresholds = [Threshold.parse(text) for text in request.thresholds]
-        for threshold in thresholds:
-            threshold.check(settings)
+        guards = [Threshold.parse(text).guard(settings) for text in request.thresholds]
         names = request.models or default_models(dataset.name)
     execution = Execution(request.device, request.batch_size, request.workers, group)
     records: list[Record] = []
@@ -233,8 +231,8 @@ def _evaluate(request: Request, group: Group) -> int:
                 progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
     if group.leads:
         report.write(records, request.kind)
-    for threshold in thresholds:
-        problems += filter(None, map(threshold.complaint, records))
+    for guard in guards:
+        problems += filter(None, map(guard.complaint, records))
     if group.leads:
         for problem in problems:
             click.echo(f"error: {problem}", err=True)

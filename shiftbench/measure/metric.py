@@ -170,6 +170,10 @@ class Metric(ABC):
         """What a score of it is counted in: fractions are shown in percent."""
         return FRACTION
 
+    def lower_is_better(self, name: ScoreName) -> bool:
+        """Whether a score of it says how much goes wrong."""
+        return False
+
     def margin(self) -> int:
         """How many pixels around the view it reads."""
         return 0

@@ -108,6 +108,7 @@ def run(
         with group.together():
             if group.leads:
                 parts.open(identity)
+                SharedProgress.forget(parts.folder)
         with group.together(), float32_arithmetic(settings.precision):
             engine = Engine(
                 classifier,

@@ -41,6 +41,12 @@ class SharedProgress:
         if self.watch is not None:
             self.watch(event)
 
+    @staticmethod
+    def forget(folder: Path) -> None:
+        """Removes what the processes of a run that was killed have left."""
+        for file in folder.glob(".progress-*.json"):
+            file.unlink(missing_ok=True)
+
     def _place(self, rank: int) -> Path:
         return self.folder / f".progress-{rank}.json"
 

@@ -62,6 +62,10 @@ class RandomConsistency(Metric):
         """Agreement, and the change of probability."""
         return [ScoreName(family, self.kind.name) for family in (FAMILY, CHANGE)]
 
+    def lower_is_better(self, name: ScoreName) -> bool:
+        """A probability should not change."""
+        return name.family == CHANGE
+
     def margin(self) -> int:
         """What the draws read."""
         return self.kind.margin(self.span)

@@ -62,6 +62,10 @@ class Flip(Metric):
         """The distance counts places in the ranking."""
         return FRACTION if name == FLIP else "places"
 
+    def lower_is_better(self, name: ScoreName) -> bool:
+        """Steady answers neither flip nor change places."""
+        return True
+
     def margin(self) -> int:
         """As far as the frames go."""
         return max(abs(self.first), abs(self.last))

@@ -34,6 +34,10 @@ class Jitter(Metric):
         """Squares of logits, or of probabilities."""
         return "variance"
 
+    def lower_is_better(self, name: ScoreName) -> bool:
+        """Steady answers do not vary."""
+        return True
+
     def margin(self) -> int:
         """As far as the view slides."""
         return max(map(abs, STEPS))
