@@ -1,11 +1,13 @@
-"""Records made by hand, the obvious way: every score is counted from the per-image table."""
+"""Records made by hand, the obvious way: every score is counted from the outcomes of the images."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from shiftbench.datasets.geometry import geometry_for
@@ -14,16 +16,32 @@ from shiftbench.measure.attacks import ATTACKS
 from shiftbench.models.classifier import Preprocessing
 from shiftbench.records.record import (
     DataInfo,
+    MetricInfo,
     ModelInfo,
     OffsetScore,
     Record,
     ResultStore,
-    Scores,
     read_record,
 )
-from shiftbench.statistics import wilson
+from shiftbench.run.settings import images_digest
+from shiftbench.scores import ACCURACY, ScoreName, Scores
+from shiftbench.statistics import Score, mean_score, wilson
 
 Radii = Sequence[int | None]  # per image: the ring that broke it; None when nothing did
+CHANGE = 1 / 64  # how much every probability moves under a random shift
+# What `settings` may name, with what it is otherwise; anything else is kept as it is.
+SETTINGS: dict[str, Any] = {
+    "mode": "exhaustive",  # or "full_grid", or "sampled:K"
+    "step": None,  # of every grid; None: each attack's own
+    "search_limit": None,  # how many images are searched
+    "seed": 0,  # chooses them too
+    "repeats": 1,
+    "split": "test",
+    "precision": "fp32",
+    "engine": "torch",
+    "crop": "paper",
+    "pad": "none",
+}
 
 
 def survivors(radii: Radii, s: int) -> int:
@@ -37,46 +55,87 @@ def spread(n: int, at: Sequence[int]) -> list[int | None]:
     return broken + [None] * (n - len(broken))
 
 
+def attack_label(attack: str, step: str | None) -> str:
+    """How columns and scores call an attack: with its step where that is not its own."""
+    own = ATTACKS.get(attack).step
+    return attack if step is None or Fraction(step) == own else f"{attack}[{Fraction(step)}]"
+
+
+def attack_grid(attack: str, step: str | None, radius: int) -> Grid:
+    """The grid of an attack."""
+    return Grid(radius, ATTACKS.get(attack).step if step is None else Fraction(step))
+
+
+def searched_images(n: int, how: Mapping[str, Any]) -> list[int]:
+    """Which images are searched; another seed, others."""
+    count = n if how["search_limit"] is None else how["search_limit"]
+    return sorted((how["seed"] * count + i) % n for i in range(count))
+
+
 def make_samples(
     broken: Mapping[str, Radii],
-    consistent: Mapping[str, Sequence[bool]],
+    consistent: Mapping[str, Sequence[int]],
     labels: Sequence[int] | None = None,
+    *,
+    max_shift: int = 6,
+    settings: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """The per-image table of a run."""
+    """The table of images of a run."""
+    how = {**SETTINGS, **(settings or {})}
     first = next(iter(broken.values()))
     n = len(first)
     labels = [i % 10 for i in range(n)] if labels is None else list(labels)
     correct = [r is None or r > 0 for r in first]
-    frame = pd.DataFrame(
-        {
-            "key": [f"test/{i:05d}" for i in range(n)],  # as `scenes` names its images
-            "label": labels,
-            "prediction": [
-                y if right else (y + 1) % 10 for y, right in zip(labels, correct, strict=True)
-            ],
-            "margin": [1.0 if right else -1.0 for right in correct],
-        }
-    )
+    columns: dict[str, Any] = {
+        "key": [f"test/{i:05d}" for i in range(n)],  # as `scenes` names its images
+        "label": labels,
+        "prediction": [
+            y if right else (y + 1) % 10 for y, right in zip(labels, correct, strict=True)
+        ],
+        "margin": [1.0 if right else -1.0 for right in correct],
+    }
+    for kind, agreed in consistent.items():
+        columns[f"draws_{kind}"] = [how["repeats"]] * n
+        columns[f"agreed_{kind}"] = [int(count) for count in agreed]
+        columns[f"consistent_{kind}"] = [int(count) == how["repeats"] for count in agreed]
+        columns[f"change_{kind}"] = [CHANGE] * n
+    searched = set(searched_images(n, how))
     for attack, radii in broken.items():
-        step = float(ATTACKS.get(attack).step)
-        frame[f"{attack}_broken_radius"] = pd.array(list(radii), dtype="Int64")
-        offsets = [None if r is None else r * step for r in radii]
-        frame[f"{attack}_dy"] = pd.array(offsets, dtype="Float64")
-        frame[f"{attack}_dx"] = pd.array(
-            [None if r is None else 0.0 for r in radii], dtype="Float64"
+        grid = attack_grid(attack, how["step"], max_shift)
+        rows = [r if i in searched else None for i, r in enumerate(radii)]
+        name = attack_label(attack, how["step"])
+
+        def at(value: Any, where: set[int] = searched) -> Any:
+            return pd.array([value if i in where else None for i in range(n)], dtype="Int64")
+
+        columns[f"{name}_reach"] = at(max_shift)
+        columns[f"{name}_broken_radius"] = pd.array(rows, dtype="Int64")
+        columns[f"{name}_dy"] = pd.array(
+            [None if r is None else float(r * grid.step) for r in rows], dtype="Float64"
         )
-        wrong = [None if r is None else (y + 1) % 10 for y, r in zip(labels, radii, strict=True)]
-        frame[f"{attack}_prediction"] = pd.array(wrong, dtype="Int64")
-    for kind, same in consistent.items():
-        frame[f"consistent_{kind}"] = list(same)
-    return frame
+        columns[f"{name}_dx"] = pd.array([None if r is None else 0.0 for r in rows], "Float64")
+        columns[f"{name}_prediction"] = pd.array(
+            [None if r is None else (y + 1) % 10 for y, r in zip(labels, rows, strict=True)],
+            dtype="Int64",
+        )
+        if how["mode"].startswith("sampled"):
+            columns[f"{name}_sampled"] = at(int(how["mode"].split(":")[1]))
+        if how["mode"] == "full_grid":
+            rings = np.array([grid.ring(offset) for offset in grid])
+            columns[f"{name}_bitmap"] = [
+                np.packbits(rings < (max_shift + 1 if r is None else r)).tobytes()
+                if i in searched
+                else None
+                for i, r in enumerate(radii)
+            ]
+    return pd.DataFrame({**columns, "near_tie": [False] * n})
 
 
 def make_record(
     model: str = "a",
     *,
     broken: Mapping[str, Radii] | None = None,
-    consistent: Mapping[str, Sequence[bool]] | None = None,
+    consistent: Mapping[str, Sequence[int]] | None = None,
     data: str = "scenes",
     max_shift: int = 6,
     parameters: int = 1_000_000,
@@ -85,23 +144,77 @@ def make_record(
     full_grid: bool = False,
     settings: Mapping[str, Any] | None = None,
     fingerprint: str = "f" * 64,
+    labels: Sequence[int] | None = None,
 ) -> Record:
-    """A record whose scores follow from per-image outcomes."""
+    """A record whose scores follow from the outcomes of its images.
+
+    Args:
+        model: Its name.
+        broken: By attack, the ring that broke each image.
+        consistent: By kind, how many of each image's draws agree: truth values when there is one.
+        data: The name of the data set.
+        max_shift: The radius of every grid.
+        parameters: Of the model.
+        created: When.
+        seconds: How long it took.
+        full_grid: Short for the mode `full_grid`: then the record has heat maps.
+        settings: Any of `SETTINGS`; other entries are kept as they are.
+        fingerprint: Of the data.
+        labels: Of the images.
+    """
     broken = {"crop": spread(100, [10, 5, 5])} if broken is None else broken
     consistent = {} if consistent is None else consistent
-    radii = next(iter(broken.values()))
-    n = len(radii)
+    how = {**SETTINGS, **({"mode": "full_grid"} if full_grid else {}), **(settings or {})}
+    samples = make_samples(broken, consistent, labels, max_shift=max_shift, settings=how)
+    n = len(samples)
+    searched = searched_images(n, how)
     preprocessing = Preprocessing(64, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    offsets = {}
-    if full_grid:
-        # Every image is wrong exactly on and beyond the ring that broke it.
-        for attack, rings in broken.items():
-            grid: Grid = ATTACKS.get(attack).grid(max_shift)
-            offsets[attack] = tuple(
-                OffsetScore(o.dy, o.dx, score.value, score.low, score.high, score.n)
-                for o in grid
-                for score in [wilson(survivors(rings, grid.ring(o)), n)]
+    geometry = geometry_for(preprocessing, margin=6, rendered=True).to_json()
+
+    def info(kind: str, images: Sequence[int], settings: dict[str, Any], *stems: str) -> MetricInfo:
+        keys, classes = samples["key"][list(images)], samples["label"][list(images)]
+        return MetricInfo(kind, settings, stems, len(images), images_digest(keys, classes))
+
+    right = sum(samples["prediction"] == samples["label"])
+    metrics = {"accuracy": info("accuracy", range(n), {}, "accuracy")}
+    scores: dict[ScoreName, Score] = {ACCURACY: wilson(int(right), n)}
+    for kind, agreed in consistent.items():
+        draws = {"span": 9, "repeats": how["repeats"], "seed": how["seed"]}
+        metrics[f"consistency_{kind}"] = info(
+            *("consistency", range(n), {"views": kind, **draws}),
+            *(f"consistency_{kind}", f"change_{kind}"),
+        )
+        scores[ScoreName("consistency", kind)] = (
+            wilson(sum(map(int, agreed)), n)
+            if how["repeats"] == 1
+            else mean_score([count / how["repeats"] for count in agreed])
+        )
+        scores[ScoreName("change", kind)] = Score(CHANGE, CHANGE, CHANGE, n)
+    maps = {}
+    for attack, radii in broken.items():
+        grid = attack_grid(attack, how["step"], max_shift)
+        name = attack_label(attack, how["step"])
+        stem, mine = f"adversarial_{name}", [radii[i] for i in searched]
+        sampled = how["mode"].startswith("sampled")
+        search = {
+            "attack": attack,
+            "step": str(grid.step),
+            "radius": max_shift,
+            "mode": how["mode"],
+            "upper_bound": sampled,
+            **({"seed": how["seed"]} if sampled else {}),
+        }
+        metrics[stem] = info("adversarial", searched, search, stem)
+        for s in range(max_shift + 1):
+            scores[ScoreName("adversarial", name, s)] = wilson(survivors(mine, s), len(mine))
+        if how["mode"] == "full_grid":
+            # Every image is wrong exactly on and beyond the ring that broke it.
+            counts = [wilson(survivors(mine, grid.ring(offset)), len(mine)) for offset in grid]
+            maps[stem] = tuple(
+                OffsetScore(offset.dy, offset.dx, **vars(score))
+                for offset, score in zip(grid, counts, strict=True)
             )
+    elsewhere = {"mode", "step", "repeats", "split", "crop", "pad"}
     return Record(
         model=ModelInfo(
             name=model,
@@ -115,26 +228,20 @@ def make_record(
         ),
         data=DataInfo(
             name=data,
-            split="test",
+            split=how["split"],
             images=n,
             fingerprint=fingerprint,
-            geometry=geometry_for(preprocessing, margin=6, rendered=True).to_json(),
+            geometry={**geometry, "crop": how["crop"], "pad": how["pad"]},
+            labels=images_digest(samples["key"], samples["label"]),
         ),
-        settings={"mode": "exhaustive", "max_shift": max_shift, "seed": 0, **(settings or {})},
-        scores=Scores(
-            accuracy=wilson(survivors(radii, 0), n),
-            consistency={k: wilson(sum(v), len(v)) for k, v in consistent.items()},
-            mean_change=dict.fromkeys(consistent, 0.01),
-            adversarial={
-                attack: {s: wilson(survivors(r, s), n) for s in range(max_shift + 1)}
-                for attack, r in broken.items()
-            },
-            offsets=offsets,
-        ),
+        settings={"limit": None, **{k: v for k, v in how.items() if k not in elsewhere}},
+        metrics=metrics,
+        scores=Scores(scores),
         environment={"shiftbench": "0.1.0", "torch": "2.13.0", "device": "cpu"},
         seconds=seconds,
         forward_passes=4321,
         created=created,
+        maps=maps,
     )
 
 
@@ -143,13 +250,18 @@ def write_record(
     model: str = "a",
     *,
     broken: Mapping[str, Radii],
-    consistent: Mapping[str, Sequence[bool]] | None = None,
+    consistent: Mapping[str, Sequence[int]] | None = None,
     labels: Sequence[int] | None = None,
+    max_shift: int = 6,
+    full_grid: bool = False,
+    settings: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Record:
     """Makes a record and its samples, writes both, and reads the record back."""
-    record = make_record(model, broken=broken, consistent=consistent, **fields)
-    folder = ResultStore(root).write(record, make_samples(broken, consistent or {}, labels))
+    how = {**({"mode": "full_grid"} if full_grid else {}), **(settings or {})}
+    shared: dict[str, Any] = {"labels": labels, "max_shift": max_shift, "settings": how}
+    record = make_record(model, broken=broken, consistent=consistent, **shared, **fields)
+    folder = ResultStore(root).write(record, make_samples(broken, consistent or {}, **shared))
     return read_record(folder)
 
 

@@ -96,3 +96,8 @@ class AliasFreeLayerNorm(nn.Module):
         axis = 2 if self.mean == "token" else 1
         result: Tensor = _AliasFreeNorm.apply(x, self.weight, self.bias, axis, self.eps)
         return result
+
+
+def token_norm(kind: str, dim: int, *, mean: str = "token") -> nn.Module:
+    """The norm named ``kind``, ``"layer"`` or ``"af"``, over ``dim`` channels."""
+    return nn.LayerNorm(dim, eps=1e-6) if kind == "layer" else AliasFreeLayerNorm(dim, mean=mean)

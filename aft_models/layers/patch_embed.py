@@ -108,6 +108,8 @@ class ConvPatchEmbed(nn.Module):
         if len(self.proj) < 2 or not isinstance(self.proj[1], AliasFreeActivation):
             return False
         conv, norm = self._first()
+        if any(m._forward_hooks or m._forward_pre_hooks for m in (conv, norm, *self.proj[:2])):
+            return False  # somebody wants to see these modules called
         return (
             conv.padding_mode == "circular"
             and conv.stride == (1, 1)

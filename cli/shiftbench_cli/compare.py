@@ -36,6 +36,7 @@ def _records(folders: tuple[Path, ...], names: tuple[str, str], data: str | None
 )
 @click.option("--max-shift", type=click.IntRange(min=0), help="Radius of the adversarial metrics.")
 @options.printed
+@options.plugins
 @click.option(
     "--gallery",
     type=click.Path(path_type=Path),
@@ -75,7 +76,7 @@ def command(
         render.print_comparison(comparison)
     elif kind == "json":
         about = {"first": a.model.name, "second": b.model.name, "data": a.data.name}
-        content = {**about, "max_shift": comparison.max_shift, "metrics": to_rows(comparison)}
+        content = {**about, "metrics": to_rows(comparison), "left_out": comparison.left_out}
         click.echo(json.dumps(content, indent=2))
     else:
         out = io.StringIO()

@@ -16,6 +16,7 @@ from shiftbench_cli import options
 @click.command()
 @click.argument("folders", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
 @options.picture("curves.png")
+@options.plugins
 @click.option(
     "--kind",
     type=click.Choice(["curves", "heatmap"]),

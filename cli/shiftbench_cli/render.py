@@ -10,12 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from shiftbench.records.choose import data_label
+from shiftbench.records.comparable import data_label
 from shiftbench.report.compare import Comparison
+from shiftbench.report.formats.base import marked
 from shiftbench.report.paper import Answer, PaperTable, commands
-from shiftbench.report.table import Measured
+from shiftbench.report.table import Cell, Column, Measured
 from shiftbench.report.table import Table as Leaderboard
-from shiftbench.report.typeset import notes, title
 from shiftbench.statistics import Score
 
 # Tables go to stdout, where a program may read them; progress and remarks go to stderr.
@@ -33,10 +33,14 @@ def stderr() -> Console:
     return Console(file=sys.stderr, stderr=True)
 
 
-def percent(score: Score, *, bound: bool = False) -> str:
-    """A fraction for people, with its interval: `81.2 [78.9, 83.3]`; `≤` marks an upper bound."""
-    sign = "≤" if bound else ""
-    return f"{sign}{100 * score.value:.1f} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+def note(text: str) -> None:
+    """A remark about what was printed, on stderr."""
+    stderr().print(Text(text), soft_wrap=True)
+
+
+def shown(score: Score, *, bound: bool = False) -> str:
+    """A score for people, with its interval: `81.2 [78.9, 83.3]`; `≤` marks an upper bound."""
+    return f"{'≤' if bound else ''}{score.text()} {score.interval()}"
 
 
 def print_table(
@@ -59,71 +63,97 @@ def print_table(
 
 
 def print_leaderboard(table: Leaderboard) -> None:
-    """Prints a leaderboard to stdout, one table per data set; intervals stand below scores."""
-    for name, part in table.split_by_data().items():
-        columns = part.measured_columns()
-        rows = []
-        for row in part.rows:
-            line = [row.record.model.name, f"{row.record.data.images:,}"]
-            for column in columns:
-                cell = row.cells[column]
-                if isinstance(cell, Measured):
-                    text = percent(cell.score, bound=cell.upper_bound).replace(" ", "\n", 1)
-                    own_n = cell.score.n != row.record.data.images
-                    line.append(f"{text}\nn={cell.score.n:,}" if own_n else text)
-                else:
-                    line.append("")
-            rows.append(line)
-        titles = [title(column).replace(" ", "\n", 1) for column in columns]
-        print_table(
-            ["model", "n", *titles],
-            rows,
-            title=name,
-            caption=notes(part, columns),
-            numeric=["n", *titles],
+    """Prints a group of comparable records to stdout, a row per model; intervals below scores.
+
+    Where the columns do not fit the terminal, the rows are cut into several tables.
+    """
+    columns = table.measured_columns()
+    console = stdout()
+    names = [row.record.model.name for row in table.rows]
+    width = max(len("model"), *(min(len(name), NAME_WIDTH) for name in names)) + 4
+    per_table = max(1, (console.width - width) // SCORE_WIDTH)
+    for start in range(0, len(columns), per_table):
+        part = columns[start : start + per_table]
+        last = start + per_table >= len(columns)
+        _print_scores(table, part, title=table.label if not start else None, last=last)
+
+
+NAME_WIDTH = 32  # characters of a model's name before it is folded
+SCORE_WIDTH = 15  # of a column of scores, with its border
+
+
+def _print_scores(
+    table: Leaderboard, columns: Sequence[Column], *, title: str | None, last: bool
+) -> None:
+    shown_table = Table(
+        title=title,
+        caption=table.notes() if last else None,
+        title_justify="left",
+        caption_justify="left",
+    )
+    shown_table.add_column("model", overflow="fold", max_width=NAME_WIDTH)
+    for column in columns:
+        head = column.title.replace(" ", "\n", 1)
+        shown_table.add_column(
+            escape(f"{head}\n±{column.reach}" if column.reach else head), justify="right"
         )
+    for row in table.rows:
+        cells = [_score_cell(row.cells[column.name]) for column in columns]
+        shown_table.add_row(Text(row.record.model.name), *cells)
+    stdout().print(shown_table)
+
+
+def _score_cell(cell: Cell) -> Text:
+    if not isinstance(cell, Measured):
+        return Text("")
+    text = Text(marked(cell, cell.score.text()), style="bold" if cell.best else "")
+    text.append(f"\n{cell.score.interval()}", style="dim not bold")
+    if cell.own_n:
+        text.append(f"\nn={cell.score.n:,}", style="dim not bold")
+    return text
 
 
 def print_comparison(comparison: Comparison) -> None:
     """Prints two models side by side to stdout, differences in points."""
     first, second = comparison.first.model.name, comparison.second.model.name
     rows = []
-    for metric in comparison.metrics:
-        paired, bound = metric.paired, metric.upper_bound
+    for found in comparison.scores:
+        paired, unit = found.paired, 100 if found.first.is_fraction else 1
+        reach = Column(found.name.stem, found.name).reach
         rows.append(
             [
-                title(metric.metric),
-                percent(metric.first, bound=bound),
-                percent(metric.second, bound=bound),
+                found.name.stem.replace("_", " ") + (f" ±{reach}" if reach else ""),
+                shown(found.first, bound=found.bound),
+                shown(found.second, bound=found.bound),
                 "{:+.1f} [{:+.1f}, {:+.1f}]".format(
-                    *(100 * x for x in (paired.difference, paired.low, paired.high))
+                    *(unit * x for x in (paired.difference, paired.low, paired.high))
                 ),
                 f"{paired.only_first:,}",
                 f"{paired.only_second:,}",
                 f"{paired.p_value:.2g}",
+                f"{paired.n:,}",
             ]
         )
     columns = [
-        "metric",
+        "score",
         f"first\n{first}",
         f"second\n{second}",
         "second - first",
         "only\nfirst",
         "only\nsecond",
-        "McNemar\np",
+        "p",
+        "n",
     ]
-    counts = {metric.metric.partition("_")[0]: metric.paired.n for metric in comparison.metrics}
-    shown = [f"n={counts['accuracy']:,}"]
-    shown += [f"{kind} n={n:,}" for kind, n in counts.items() if n != counts["accuracy"]]
     caption = (
-        f"Percent with 95% intervals, {', '.join(shown)}; adversarial up to "
-        f"{comparison.max_shift} steps. Only first: images that the first alone gets right."
+        "Percent with 95% intervals; p: exact McNemar test (sign test for several draws). Only "
+        "first: images on which the first alone is right, or the better."
     )
-    if any(metric.upper_bound for metric in comparison.metrics):
+    if any(found.bound for found in comparison.scores):
         caption += " ≤: upper bounds from sampled searches; their difference is not exact."
-    print_table(
-        columns, rows, title=data_label(comparison.first), caption=caption, numeric=columns[1:]
-    )
+    title = data_label(comparison.first)
+    print_table(columns, rows, title=title, caption=caption, numeric=columns[1:])
+    for reason in comparison.left_out:
+        note(f"left out: {reason}")
 
 
 def print_claims(table: PaperTable, answers: Sequence[Answer]) -> None:
@@ -135,9 +165,9 @@ def print_claims(table: PaperTable, answers: Sequence[Answer]) -> None:
             [
                 claim.model,
                 claim.data + (f" ({claim.variant})" if claim.variant else ""),
-                title(claim.metric),
+                claim.score.stem.replace("_", " "),
                 "picture only" if claim.published is None else str(claim.published),
-                "" if score is None else percent(score),
+                found.remark if score is None else shown(score),
                 "" if score is None else f"{score.n:,}",
                 "" if found.difference is None else f"{found.difference:+.1f}",
             ]

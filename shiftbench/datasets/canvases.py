@@ -35,6 +35,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def take(self, rows: slice) -> Batch:
+        """Some of the images."""
+        return Batch(self.canvas[rows], self.labels[rows], self.keys[rows], self.indices[rows])
+
 
 @dataclass(frozen=True)
 class _Decoded:

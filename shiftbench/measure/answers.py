@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shiftbench.errors import DataError, ModelError, UsageError
+from shiftbench.errors import DataError, ModelError, UsageError, no_images
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.shifts.base import Views
 
@@ -26,6 +26,10 @@ class Answers:
     """What a model said about a batch."""
 
     logits: Tensor  # (B, classes), float32 or float64, on the CPU
+
+    def take(self, rows: NDArray[np.int64]) -> Answers:
+        """The answers about some of the images."""
+        return Answers(self.logits[torch.from_numpy(rows)])
 
     @property
     def prediction(self) -> NDArray[np.int64]:
@@ -103,7 +107,7 @@ def ask_at(model: Model, views: Views, offsets: Sequence[Offset], *, batch_size:
         for chunk in _chunks(len(offsets), batch_size)
     ]
     if not parts:
-        raise DataError("expected at least one image, got none. Check the path and the filters")
+        raise no_images()
     return Answers(torch.cat(parts))
 
 

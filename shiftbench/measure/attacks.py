@@ -9,6 +9,7 @@ from shiftbench.grid import Grid
 from shiftbench.registry import Registry
 
 DEFAULT_RADIUS = 6  # steps, for every attack of the paper
+PAPER_ATTACKS = ("integer", "half", "crop", "bilinear")
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Attack:
     """A worst-case search: which shift moves the image, over which lattice of offsets."""
 
     name: str
-    shift: str  # a kind registered in shiftbench.shifts, or "camera": re-rendered by the data set
+    shift: str  # a kind registered in shiftbench.shifts
     step: Fraction  # pixels between neighbouring offsets
     summary: str  # one line for `shiftbench list attacks`
 

@@ -14,7 +14,7 @@ from shiftbench.measure.answers import Answers, Model, ask_at, ask_unshifted
 from shiftbench.measure.draws import keyed_integers
 from shiftbench.registry import Registry
 from shiftbench.shifts.base import Views
-from shiftbench.statistics import Score, wilson
+from shiftbench.statistics import Score, mean_score
 
 MAX_REACH = 32  # pixels: the random shifts of the paper
 
@@ -33,7 +33,6 @@ class ConsistencyKind:
 
     name: str
     shift: str  # a kind registered in shiftbench.shifts
-    summary: str  # one line for people
     draw: Callable[[Sequence[int], int], Pair]  # from uniform integers and the span
     from_origin: bool  # the first view is always the unshifted one
 
@@ -89,11 +88,9 @@ def _draw_crop(numbers: Sequence[int], span: int) -> Pair:
 CONSISTENCIES: Registry[ConsistencyKind] = Registry("consistency")
 
 for _kind in (
-    ConsistencyKind(
-        "integer", "cyclic", "a random cyclic shift, whole pixels", _draw_integer, True
-    ),
-    ConsistencyKind("half", "cyclic", "a random cyclic shift, half pixels", _draw_half, True),
-    ConsistencyKind("crop", "crop", "two random crops of the image", _draw_crop, False),
+    ConsistencyKind("integer", "cyclic", _draw_integer, from_origin=True),
+    ConsistencyKind("half", "cyclic", _draw_half, from_origin=True),
+    ConsistencyKind("crop", "crop", _draw_crop, from_origin=False),
 ):
     CONSISTENCIES.register(_kind.name, _kind)
 
@@ -102,34 +99,20 @@ for _kind in (
 class Consistency:
     """What random shifts did, image by image."""
 
-    consistent: NDArray[np.bool_]  # (images, repeats): the same class at both views
-    change: NDArray[np.float64]  # (images, repeats): |change| of the first class's probability
+    consistent: NDArray[np.bool_]  # (images, draws): the same class at both views
+    change: NDArray[np.float64]  # (images, draws): |change| of the first class's probability
     near_tie: NDArray[np.bool_]  # (images,): rounding may have decided an answer
-    forward_passes: int
+    passes: int  # per image
 
     @property
     def score(self) -> Score:
-        """The fraction of draws that agree; with one draw per image, of images.
-
-        Repeated draws of an image are not independent: with repeats, read the interval as the
-        uncertainty about these images, not about others like them.
-        """
-        return wilson(int(self.consistent.sum()), self.consistent.size)
+        """The fraction of draws that agree; the interval treats images as the units."""
+        return mean_score(self.consistent.mean(1))
 
     @property
     def mean_change(self) -> float:
         """The mean absolute change of the probability of the class predicted at the first view."""
         return float(self.change.mean())
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Consistency]) -> Consistency:
-        """The consistency of several sets of images, one after the other."""
-        return cls(
-            consistent=np.concatenate([part.consistent for part in parts]),
-            change=np.concatenate([part.change for part in parts]),
-            near_tie=np.concatenate([part.near_tie for part in parts]),
-            forward_passes=sum(part.forward_passes for part in parts),
-        )
 
 
 def consistency(
@@ -140,7 +123,7 @@ def consistency(
     *,
     span: int,
     batch_size: int,
-    repeats: int = 1,
+    repeats: int | range = 1,
     seed: int = 0,
     unshifted: Answers | None = None,
 ) -> Consistency:
@@ -153,27 +136,28 @@ def consistency(
         kind: How the two views are drawn; an entry of `CONSISTENCIES`.
         span: How far draws go: `kind.span(...)`.
         batch_size: How many images the model sees at once.
-        repeats: How many draws per image.
+        repeats: How many draws per image, or which: `range(3, 5)` are the fourth and the fifth.
         seed: Another seed, other draws.
         unshifted: The answers at (0, 0) when they are known already. Kinds whose first view is
             drawn as well (`crop`) do not use them.
     """
-    if repeats < 1:
+    draws = range(repeats) if isinstance(repeats, int) else repeats
+    if not draws:
         raise UsageError(f"expected 1 or more repeats, got {repeats}")
     agree, change, near_tie, passes = [], [], np.zeros(len(keys), dtype=bool), 0
     if kind.from_origin and unshifted is None:
         unshifted = ask_unshifted(model, views, len(keys), batch_size=batch_size)
-        passes += len(keys)
-    for repeat in range(repeats):
+        passes += 1
+    for repeat in draws:
         pairs = [kind.pair(key, span, seed=seed, repeat=repeat) for key in keys]
         if kind.from_origin:
             assert unshifted is not None
             first = unshifted
         else:
             first = ask_at(model, views, [pair.first for pair in pairs], batch_size=batch_size)
-            passes += len(keys)
+            passes += 1
         second = ask_at(model, views, [pair.second for pair in pairs], batch_size=batch_size)
-        passes += len(keys)
+        passes += 1
         predicted = first.prediction
         agree.append(second.prediction == predicted)
         change.append(np.abs(second.probability(predicted) - first.probability(predicted)))

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from shiftbench.errors import DataError, UsageError
-from shiftbench.grid import Grid
+from shiftbench.errors import UsageError, no_images
+from shiftbench.grid import Grid, Offset
 from shiftbench.measure.answers import Answers, Model, ask, assemble, check_batch_size, check_labels
 from shiftbench.measure.draws import keyed_sample
 from shiftbench.shifts.base import Views
-from shiftbench.statistics import Score, wilson
+from shiftbench.statistics import Score, mean_score
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class Mode:
             f"unknown search mode {text!r}. Known: exhaustive, full_grid, sampled:K with K random "
             "offsets per image, such as sampled:20"
         )
+
+    def __str__(self) -> str:
+        if self.samples is not None:
+            return f"sampled:{self.samples}"
+        return "full_grid" if self.full else "exhaustive"
 
     def is_exact(self, grid: Grid) -> bool:
         """Whether the search sees every offset; if not, its scores are upper bounds."""
@@ -69,8 +74,10 @@ class Trace:
     prediction: NDArray[np.float64]  # the wrong answer it got there; NaN: never wrong
     near_tie: NDArray[np.bool_]  # rounding may have decided an answer of the model
     passes: NDArray[np.int64]  # how often the model saw the image
+    reach: NDArray[np.int64]  # rings searched; -1: none
     exact: bool  # False: only some offsets were tried, so survivors are an upper bound
     correct: NDArray[np.bool_] | None = None  # (images, offsets), when the full grid was asked for
+    worst_margin: NDArray[np.float64] | None = None  # smallest margin of the label over the grid
 
     @property
     def forward_passes(self) -> int:
@@ -81,32 +88,15 @@ class Trace:
         """The fraction of images that are right at every offset up to ring `s`."""
         return adversarial_accuracy(self.broken_radius, s)
 
-    def to_frame(self, attack: str) -> pd.DataFrame:
-        """A row per image: `<attack>_broken_radius`, `_dy`, `_dx`, `_prediction`, all nullable."""
-        return pd.DataFrame(
-            {
-                f"{attack}_broken_radius": pd.Series(self.broken_radius).astype("Int64"),
-                f"{attack}_dy": pd.Series(self.dy).astype("Float64"),
-                f"{attack}_dx": pd.Series(self.dx).astype("Float64"),
-                f"{attack}_prediction": pd.Series(self.prediction).astype("Int64"),
-            }
-        )
 
-    @classmethod
-    def concatenate(cls, traces: Sequence[Trace]) -> Trace:
-        """The trace of several sets of images, one after the other."""
-        maps = [trace.correct for trace in traces if trace.correct is not None]
-        assert len(maps) in (0, len(traces))
-        return cls(
-            broken_radius=np.concatenate([trace.broken_radius for trace in traces]),
-            dy=np.concatenate([trace.dy for trace in traces]),
-            dx=np.concatenate([trace.dx for trace in traces]),
-            prediction=np.concatenate([trace.prediction for trace in traces]),
-            near_tie=np.concatenate([trace.near_tie for trace in traces]),
-            passes=np.concatenate([trace.passes for trace in traces]),
-            exact=all(trace.exact for trace in traces),
-            correct=np.concatenate(maps) if maps else None,
-        )
+def survives(broken_radius: NDArray[np.float64], s: int) -> NDArray[np.bool_]:
+    """Which images are right at every offset up to ring `s`; NaN: never broken.
+
+    >>> survives(np.array([0.0, 2.0, np.nan]), 1).tolist()
+    [False, True, True]
+    """
+    kept: NDArray[np.bool_] = ~(broken_radius <= s)
+    return kept
 
 
 def adversarial_accuracy(broken_radius: ArrayLike | pd.Series, s: int) -> Score:
@@ -116,11 +106,14 @@ def adversarial_accuracy(broken_radius: ArrayLike | pd.Series, s: int) -> Score:
         broken_radius: Per image; NaN or null when no offset broke it.
         s: The largest ring, in steps of the grid. Rings the search never visited look unbroken:
             ask only up to the radius of the grid.
+
+    >>> adversarial_accuracy([0, 2, None, None], 1).value
+    0.75
     """
-    radius = pd.Series(broken_radius).astype("Float64").to_numpy(dtype=float, na_value=np.nan)
+    radius = pd.Series(broken_radius).astype("Float64").to_numpy(np.float64, na_value=np.nan)
     if len(radius) == 0:
-        raise DataError("expected at least one image, got none. Check the path and the filters")
-    return wilson(int((~(radius <= s)).sum()), len(radius))
+        raise no_images()
+    return mean_score(survives(np.asarray(radius, dtype=np.float64), s))
 
 
 def search(
@@ -130,10 +123,11 @@ def search(
     grid: Grid,
     *,
     batch_size: int,
-    mode: str = "exhaustive",
+    mode: Mode | str = "exhaustive",
     unshifted: Answers | None = None,
     keys: Sequence[str] | None = None,
     seed: int = 0,
+    inner: Trace | None = None,
 ) -> Trace:
     """Finds for each image the smallest ring of the grid that holds a wrong answer.
 
@@ -156,21 +150,25 @@ def search(
         unshifted: The answers at (0, 0) when they are known already: they are not asked again.
         keys: A stable name per image, which random offsets follow from; by default its position.
         seed: Another seed, other random offsets.
+        inner: What an exact search of smaller grids with the same step found, image by image: its
+            rings are not searched again.
 
     Raises:
         ModelError: The model's answers are not finite logits for the classes of the labels.
         DataError: There are no images, or negative labels.
-        UsageError: The mode or the batch size cannot be.
+        UsageError: The mode is unknown, or the batch size is below 1.
     """
     check_batch_size(batch_size)
     truth = np.asarray(labels, dtype=np.int64)
     if len(truth) == 0:
-        raise DataError("expected at least one image, got none. Check the path and the filters")
+        raise no_images()
     names = [str(i) for i in range(len(truth))] if keys is None else keys
-    ledger = _Ledger(truth, grid, Mode.parse(mode), names, seed)
+    ledger = _Ledger(truth, grid, mode if isinstance(mode, Mode) else Mode.parse(mode), names, seed)
+    if inner is not None:
+        ledger.go_on_from(inner)
     if unshifted is not None:
-        everyone = np.arange(len(truth))
-        ledger.note(everyone, np.zeros_like(everyone), unshifted, asked=False)
+        new = np.flatnonzero(ledger.step == 0)
+        ledger.note(new, np.zeros_like(new), unshifted.take(new), asked=False)
     while True:
         rows, indices = ledger.next_batch(batch_size)
         if len(rows) == 0:
@@ -197,6 +195,22 @@ class _Ledger:
         self.near_tie = np.zeros(len(truth), dtype=bool)
         shape = (len(truth), len(grid))
         self.correct = np.zeros(shape, dtype=bool) if mode.full else None
+        self.worst_margin = np.full(len(truth), np.inf) if mode.full else None
+
+    def go_on_from(self, inner: Trace) -> None:
+        """Enters what is known of the inner rings."""
+        assert self.mode.is_exact(self.grid), "random offsets of two grids have nothing in common"
+        index = {offset: i for i, offset in enumerate(self.grid)}
+        for row in np.flatnonzero(inner.reach >= 0):
+            self.step[row] = len(self.grid.up_to(int(inner.reach[row])))
+            if not np.isnan(inner.broken_radius[row]):
+                self.first_wrong[row] = index[Offset(inner.dy[row], inner.dx[row])]
+                self.prediction[row] = inner.prediction[row]
+        if self.correct is not None and inner.correct is not None:
+            self.correct[:, : inner.correct.shape[1]] = inner.correct
+        if self.worst_margin is not None and inner.worst_margin is not None:
+            known = inner.reach >= 0
+            self.worst_margin[known] = inner.worst_margin[known]
 
     def next_batch(self, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The images that come next, at most `size`, and the offset each is to be seen at."""
@@ -225,6 +239,8 @@ class _Ledger:
         self.prediction[rows[newly]] = answers.prediction[newly]
         if self.correct is not None:
             self.correct[rows, indices] = right
+        if self.worst_margin is not None:
+            np.minimum.at(self.worst_margin, rows, answers.margin(self.truth[rows]))
         self.step[rows] += 1
         self.passes[rows] += asked
 
@@ -240,6 +256,8 @@ class _Ledger:
             prediction=self.prediction,
             near_tie=self.near_tie,
             passes=self.passes,
+            reach=np.full(len(self.truth), self.grid.radius),
             exact=self.mode.is_exact(self.grid),
             correct=self.correct,
+            worst_margin=self.worst_margin,
         )

@@ -7,6 +7,7 @@ so a reader never sees half a file.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -17,12 +18,15 @@ import pandas as pd
 
 from shiftbench.errors import RecordError
 from shiftbench.files import file_safe, write_atomic
-from shiftbench.statistics import Score
+from shiftbench.measure.metric import Metric
+from shiftbench.measure.metrics import load_metric
+from shiftbench.records.schema_1 import upgrade, upgrade_samples
+from shiftbench.scores import ScoreName, Scores
 
-SCHEMA = 1
+SCHEMA = 2
 RECORD_FILE = "record.json"
 SAMPLES_FILE = "samples.parquet"
-SEARCHED = "searched"  # column of the samples: whether attacks searched the image; all if absent
+KEY = "key"  # column of the samples that names the image
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,26 @@ class DataInfo:
 
     name: str
     split: str
-    images: int
-    fingerprint: str
+    images: int  # how many were measured
+    fingerprint: str  # of the whole split
     geometry: Mapping[str, Any]  # resize, view, margin, crop, pad, interpolation
+    labels: str = ""  # digest of every key and label of the split
     skipped: int = 0  # unreadable files left out because the user allowed it
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """What a metric measured, and on which images."""
+
+    kind: str  # a name of shiftbench.measure.metrics.METRICS
+    settings: Mapping[str, Any]  # what its numbers depend on besides model and images
+    scores: tuple[str, ...]  # stems of the scores that come from it
+    images: int
+    digest: str  # of the keys and labels of its images
+
+    def load(self) -> Metric | None:
+        """The metric itself; None when it was plugged in and is not here."""
+        return load_metric(self.kind, self.settings)
 
 
 @dataclass(frozen=True)
@@ -64,49 +84,37 @@ class OffsetScore:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """Every score of a run, as fractions."""
-
-    accuracy: Score
-    consistency: Mapping[str, Score] = field(default_factory=dict)  # kind -> score
-    mean_change: Mapping[str, float] = field(default_factory=dict)  # kind -> |change of p|
-    adversarial: Mapping[str, Mapping[int, Score]] = field(default_factory=dict)  # attack -> s
-    offsets: Mapping[str, tuple[OffsetScore, ...]] = field(default_factory=dict)  # full grids
-
-    def named(self) -> dict[str, Score]:
-        """Flat names for every score, as `--fail-under` and the CSV of a run spell them.
-
-        `accuracy`, `consistency_<kind>`, `adversarial_<attack>` over the whole grid, and
-        `adversarial_<attack>@<s>` up to every ring.
-        """
-        names = {"accuracy": self.accuracy}
-        names |= {f"consistency_{kind}": score for kind, score in self.consistency.items()}
-        for attack, curve in self.adversarial.items():
-            names[f"adversarial_{attack}"] = curve[max(curve)]
-            names |= {f"adversarial_{attack}@{s}": curve[s] for s in sorted(curve)}
-        return names
-
-
-@dataclass(frozen=True)
 class Record:
     """One model on one data set."""
 
     model: ModelInfo
     data: DataInfo
-    settings: Mapping[str, Any]  # every option that can change a number
+    settings: Mapping[str, Any]  # what every number depends on: seed, precision, engine, limits
+    metrics: Mapping[str, MetricInfo]  # by the metric's name
     scores: Scores
     environment: Mapping[str, Any]  # versions, device, git commit
     seconds: float
     forward_passes: int
     created: str  # ISO 8601, UTC
+    maps: Mapping[str, tuple[OffsetScore, ...]] = field(default_factory=dict)  # full grids, by stem
     schema: int = SCHEMA
     folder: Path | None = field(default=None, compare=False)  # where it was read from; not stored
 
     def to_json(self) -> dict[str, Any]:
         """The object `record.json` holds."""
-        content = asdict(self)
+        content = asdict(replace(self, scores=Scores({})))
         del content["folder"]
-        return {"schema": content.pop("schema"), **content}
+        return {"schema": content.pop("schema"), **content, "scores": self.scores.to_json()}
+
+    def metric_of(self, name: ScoreName) -> MetricInfo | None:
+        """What measured a score."""
+        found = (info for info in self.metrics.values() if name.stem in info.scores)
+        return next(found, None)
+
+    def is_upper_bound(self, name: ScoreName) -> bool:
+        """Whether a score can only be too high, because its search sampled the grid."""
+        info = self.metric_of(name)
+        return bool(info and info.settings.get("upper_bound", False))
 
     def samples(self) -> pd.DataFrame:
         """The table of images this record was computed from."""
@@ -114,14 +122,35 @@ class Record:
             raise RecordError(f"the record of {self.model.name} was not read from a folder")
         path = self.folder / SAMPLES_FILE
         try:
-            return pd.read_parquet(path)
+            return upgrade_samples(pd.read_parquet(path), self.metrics)
         except (OSError, ValueError) as error:
-            raise RecordError(f"cannot read {path}: {error}. Run the evaluation again.") from error
+            raise RecordError(f"cannot read {path}: {error}; run the evaluation again") from error
+
+    def outcomes(self, stem: str | None = None) -> dict[ScoreName, pd.Series]:
+        """One number per image and score, by key: what scores and comparisons are made of.
+
+        Args:
+            stem: Only the scores of one curve or column, such as `adversarial_crop`.
+        """
+        samples = self.samples()
+        keys = pd.Index(samples[KEY])
+        found = {}
+        for info in self.metrics.values():
+            metric = info.load() if stem is None or stem in info.scores else None
+            if metric is not None:
+                for name, values in metric.outcomes(samples).items():
+                    found[name] = pd.Series(values, index=keys).dropna()
+        return found
 
 
-def searched_samples(samples: pd.DataFrame) -> pd.DataFrame:
-    """The rows that the attacks' columns speak of."""
-    return samples[samples[SEARCHED]] if SEARCHED in samples else samples
+def images_digest(keys: Iterable[str], labels: Iterable[int]) -> str:
+    """Names some images and their labels, so that another subset or class map is noticed.
+
+    >>> images_digest(["a"], [0]) == images_digest(["a"], [1])
+    False
+    """
+    text = "\n".join(f"{label} {key}" for key, label in zip(keys, labels, strict=True))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 T = TypeVar("T")
@@ -141,31 +170,9 @@ def _build(kind: type[T], content: Any, where: str) -> T:
         raise RecordError(f"{where}: {error}") from error
 
 
-def _score(content: Any, where: str) -> Score:
-    score = _build(Score, content, where)
-    numbers = (score.value, score.low, score.high)
-    if not all(isinstance(x, int | float) and 0 <= x <= 1 for x in numbers):
-        raise RecordError(f"{where}: scores are fractions in [0, 1], got {numbers}")
-    return score
-
-
-def _scores(content: Any, where: str) -> Scores:
-    raw = _build(Scores, content, where)
-    return Scores(
-        accuracy=_score(raw.accuracy, f"{where}.accuracy"),
-        consistency={
-            kind: _score(s, f"{where}.consistency.{kind}") for kind, s in raw.consistency.items()
-        },
-        mean_change=dict(raw.mean_change),
-        adversarial={
-            attack: {int(s): _score(v, f"{where}.adversarial.{attack}.{s}") for s, v in c.items()}
-            for attack, c in raw.adversarial.items()
-        },
-        offsets={
-            attack: tuple(_build(OffsetScore, o, f"{where}.offsets.{attack}") for o in offsets)
-            for attack, offsets in raw.offsets.items()
-        },
-    )
+def _metric(content: Any, where: str) -> MetricInfo:
+    info = _build(MetricInfo, content, where)
+    return replace(info, scores=tuple(info.scores))
 
 
 def record_from_json(content: Any, *, where: str) -> Record:
@@ -178,13 +185,26 @@ def record_from_json(content: Any, *, where: str) -> Record:
             f"{where} has schema {schema}, newer than the {SCHEMA} this version reads: "
             "upgrade shiftbench"
         )
+    try:
+        content = upgrade(content)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RecordError(f"{where} is not a whole record of schema {schema}: {error!r}") from error
     record = _build(Record, content, where)
     model = _build(ModelInfo, record.model, f"{where}: model")
+    try:
+        scores = Scores.from_json(content["scores"])
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"{where}: scores: {error}") from error
     return replace(
         record,
         model=replace(model, mean=tuple(model.mean), std=tuple(model.std)),
         data=_build(DataInfo, record.data, f"{where}: data"),
-        scores=_scores(record.scores, f"{where}: scores"),
+        metrics={k: _metric(v, f"{where}: metrics.{k}") for k, v in record.metrics.items()},
+        scores=scores,
+        maps={
+            stem: tuple(_build(OffsetScore, cell, f"{where}: maps.{stem}") for cell in cells)
+            for stem, cells in record.maps.items()
+        },
     )
 
 

@@ -28,15 +28,16 @@ from shiftbench.datasets.canvases import canvases
 from shiftbench.datasets.geometry import Geometry
 from shiftbench.errors import DataError, RecordError, UsageError
 from shiftbench.files import GALLERY_ENDINGS, format_of, require_place, write_text
-from shiftbench.grid import ORIGIN, Offset
+from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.measure.attacks import ATTACKS
-from shiftbench.records.record import Record
+from shiftbench.records.record import KEY, Record
 from shiftbench.registry import unknown_name
-from shiftbench.report.compare import Comparison, common_attacks, searched_by_both, survives
+from shiftbench.report.compare import Comparison
 from shiftbench.report.plots import save_figure
-from shiftbench.shifts import SHIFTS
+from shiftbench.shifts import SHIFTS, Views
 
 Pixels = NDArray[np.uint8]  # (H, W, 3)
+SIDES = ("_first", "_second")  # suffixes of the columns of the two records
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Gallery:
     exhibits: tuple[Exhibit, ...]
 
 
-def _geometry(record: Record, reach: float) -> Geometry:
+def _geometry(record: Record, margin: int) -> Geometry:
     try:
         geometry = Geometry(**record.data.geometry)
     except TypeError as error:
@@ -75,24 +76,28 @@ def _geometry(record: Record, reach: float) -> Geometry:
             f"the record of {record.model.name} does not say how its images were cut ({error}): "
             "run the evaluation again"
         ) from error
-    return replace(geometry, margin=math.ceil(reach))
+    return replace(geometry, margin=margin)
 
 
 def _views(
     dataset: ImageSet, index: int, record: Record, attack: str, offset: Offset
 ) -> tuple[Pixels, Pixels]:
     """The image as the model of `record` saw it, unshifted and at the offset."""
-    kind = ATTACKS.get(attack).shift
-    reach = 0.0 if kind in ("cyclic", "camera") else max(abs(offset.dy), abs(offset.dx))
-    geometry = _geometry(record, reach)
+    shift = SHIFTS.get(ATTACKS.get(attack.partition("[")[0]).shift)
+    far = max(abs(offset.dy), abs(offset.dx))
+    margin = shift.margin(Grid(math.ceil(far)))  # none where the view is all that is read
+    geometry = _geometry(record, margin)
     batch = next(canvases(dataset, geometry, [index], workers=0))
     canvas = batch.canvas.float().div(255)
     original = SHIFTS.get("crop").views(canvas, geometry.margin)(ORIGIN)
-    if kind == "camera":
-        assert isinstance(dataset, Camera), "only such data sets have records of this attack"
-        shifted = dataset.render([index], geometry.view, 0, offset).float().div(255)
-    else:
-        shifted = SHIFTS.get(kind).views(canvas, geometry.margin)(offset)
+    scene = None
+    if isinstance(dataset, Camera):
+        views = dataset.views([index], geometry.view)
+
+        def scene() -> Views:
+            return lambda offset, rows=None: views(offset, rows).float().div(255)
+
+    shifted = shift.views(canvas, geometry.margin, scene)(offset)
     seen = torch.cat([original, shifted]).clamp(0, 1).mul(255).round().byte()
     pixels: Pixels = seen.permute(0, 2, 3, 1).numpy()
     return pixels[0], pixels[1]
@@ -139,27 +144,32 @@ def build_gallery(
         size: Images for each of the two models.
     """
     first, second = comparison.first, comparison.second
-    known = common_attacks(first, second)
+    known = {s.name.kind: s.name for s in comparison.scores if s.name.radius is not None}
     if not known:
         raise UsageError(f"{first.model.name} and {second.model.name} have no attack in common")
-    attack = known[0] if attack is None else attack
+    attack = next(iter(known)) if attack is None else attack
     if attack not in known:
         raise unknown_name("attack in both records", attack, known)
+    name = known[attack]
     dataset = open_images(first, data)
     index_of = {key: index for index, key in enumerate(dataset.keys)}
-    samples, names = comparison.samples, dataset.class_names
-    samples = samples[searched_by_both(samples)]
-    kept = [
-        survives(samples[f"{attack}_broken_radius{side}"], comparison.max_shift)
-        for side in ("_first", "_second")
-    ]
+    names = dataset.class_names
+    samples = (
+        first.samples()
+        .merge(second.samples(), on=KEY, suffixes=SIDES, validate="one_to_one")
+        .set_index(KEY, drop=False)
+    )
+    outcomes = [record.outcomes(name.stem)[name] for record in (first, second)]
+    both = outcomes[0].index.intersection(outcomes[1].index)
+    samples = samples.loc[both]
+    kept = [(values.loc[both] == 1).to_numpy() for values in outcomes]
     exhibits = []
     for loser, winner, side, other in (
-        (second, first, "_second", "_first"),
-        (first, second, "_first", "_second"),
+        (second, first, SIDES[1], SIDES[0]),
+        (first, second, SIDES[0], SIDES[1]),
     ):
-        mine = kept[0] if side == "_first" else kept[1]
-        chosen = samples[~mine & (kept[1] if side == "_first" else kept[0])]
+        mine, theirs = (kept[SIDES.index(s)] for s in (side, other))
+        chosen = samples[~mine & theirs]
         for _, row in _choose(chosen, f"{attack}_broken_radius{side}", size).iterrows():
             if row["key"] not in index_of:
                 raise DataError(
@@ -186,7 +196,7 @@ def build_gallery(
             )
     return Gallery(
         attack,
-        comparison.max_shift,
+        name.radius or 0,
         first.model.name,
         second.model.name,
         int((kept[0] & ~kept[1]).sum()),
@@ -280,7 +290,11 @@ def gallery_html(gallery: Gallery) -> str:
         f"Attack {gallery.attack}, up to {gallery.max_shift} steps. Left: unshifted. "
         "Right: as the model saw it when it was first wrong."
     )
-    template = resources.files("shiftbench.report.page").joinpath("gallery.html").read_text("utf-8")
+    template = (
+        resources.files("shiftbench.report.formats.page")
+        .joinpath("gallery.html")
+        .read_text("utf-8")
+    )
     # The sections go in last, so that no name in them is taken for a place to fill.
     return template.replace("@@ABOUT@@", escape(about)).replace("@@SECTIONS@@", sections)
 

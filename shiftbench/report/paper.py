@@ -13,16 +13,18 @@ from decimal import Decimal
 from pathlib import Path
 
 from shiftbench.errors import DataError
-from shiftbench.files import file_safe
 from shiftbench.measure.attacks import DEFAULT_RADIUS
+from shiftbench.records.comparable import conditions
 from shiftbench.records.record import Record
 from shiftbench.registry import Registry
+from shiftbench.scores import ACCURACY, ScoreName
 from shiftbench.statistics import Score
 
 Row = Mapping[str, str]
-_METRICS = (
-    *("top1", "consistency_integer", "consistency_half"),
-    *("adversarial_integer", "adversarial_half"),
+_SCORES = (
+    ACCURACY,
+    *(ScoreName("consistency", kind) for kind in ("integer", "half")),
+    *(ScoreName("adversarial", attack, DEFAULT_RADIUS) for attack in ("integer", "half")),
 )
 
 
@@ -33,12 +35,17 @@ class Claim:
     table: str
     model: str  # ours that is built like the paper's
     data: str
-    metric: str  # `top1`, `consistency_half`, `adversarial_crop`
+    score: ScoreName
     published: Decimal | None  # percent, as printed; None where the paper has only a picture
     recipe: str = "xcit-imagenet"
     train_options: tuple[str, ...] = ()  # what the training needs besides its recipe
-    variant: str = ""  # tells records of one model and data apart: the folder they are in
+    variant: str = ""  # tells trainings of one model on one data set apart
     weights: str = ""  # a model that is not trained but downloaded
+
+    @property
+    def entry(self) -> str:
+        """The name of the record that answers: the model's, with the variant as its tag."""
+        return f"{self.model}.{self.variant}" if self.variant else self.model
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,8 @@ class Answer:
     """A claim, with what was measured here."""
 
     claim: Claim
-    record: Record | None
-    score: Score | None  # ours; None without a record that has it
+    score: Score | None  # ours; None without a record that measured it as published
+    remark: str = ""  # why a record that is there does not answer
 
     @property
     def difference(self) -> float | None:
@@ -74,9 +81,9 @@ def _claims(
     table: str, row: Row, model: str, data: str, **rest: str | tuple[str, ...]
 ) -> list[Claim]:
     return [
-        Claim(table, model, data, metric, Decimal(row[metric]), **rest)  # type: ignore[arg-type]
-        for metric in _METRICS
-        if row.get(metric)
+        Claim(table, model, data, score, Decimal(row[score.column]), **rest)  # type: ignore[arg-type]
+        for score in _SCORES
+        if row.get(score.column)
     ]
 
 
@@ -113,7 +120,7 @@ def _ablation(row: Row) -> list[Claim]:
 
 @_register("finetune", "appendix", "fine-tuned from ImageNet on smaller sets")
 def _finetune(row: Row) -> list[Claim]:
-    start = ("--checkpoint", f"runs/imagenet/{row['model']}")
+    start = ("--checkpoint", f"runs/imagenet/{row['model']}/export")
     return _claims(
         "finetune",
         row,
@@ -161,7 +168,7 @@ def _batch_size(row: Row) -> list[Claim]:
         model,
         "imagenet",
         train_options=("--set", f"batch_size={row['batch_size']}"),
-        variant=f"batch_size-{row['batch_size']}",
+        variant=f"batch-{row['batch_size']}",
     )
 
 
@@ -178,7 +185,7 @@ def _realistic(_: Sequence[Row]) -> list[Claim]:
             "realistic_shifts",
             model,
             "imagenet",
-            f"adversarial_{attack}",
+            ScoreName("adversarial", attack, DEFAULT_RADIUS),
             None,
             weights=model if model in downloaded else "",
         )
@@ -210,62 +217,63 @@ def read_claims(table: str, folder: Path) -> list[Claim]:
         return known.claims(list(csv.DictReader(file)))
 
 
-def score_of(record: Record, metric: str) -> Score | None:
-    """The score of a record that a published metric speaks of."""
-    family, _, kind = metric.partition("_")
-    if metric == "top1":
-        return record.scores.accuracy
-    if family == "consistency":
-        return record.scores.consistency.get(kind)
-    return record.scores.adversarial.get(kind, {}).get(DEFAULT_RADIUS)
-
-
-def _variant(record: Record, variants: set[str]) -> str:
-    """Which training a record stands for: the name of the folder of records it lies in."""
-    parent = record.folder.parent.name if record.folder is not None else ""
-    return parent if parent in variants else ""
-
-
 def answer(claims: Sequence[Claim], records: Sequence[Record]) -> list[Answer]:
-    """Finds for each claim the newest record of its model, data and training that has its score."""
-    variants = {claim.variant for claim in claims} | {"finetune", "scratch"}
+    """Finds for each claim the newest record of its model and data that measured it as published.
+
+    A record that is there but was measured otherwise does not answer; the remark says why.
+    """
     newest_first = sorted(records, key=lambda record: record.created, reverse=True)
     answers = []
     for claim in claims:
-        matches = [
-            (record, score)
+        found = [
+            record
             for record in newest_first
-            if record.model.name == claim.model
-            and record.data.name == claim.data
-            and _variant(record, variants) == claim.variant
-            and (score := score_of(record, claim.metric)) is not None
+            if (record.model.name, record.data.name) == (claim.entry, claim.data)
+            and any(name.curve == claim.score.curve for name in record.scores)
         ]
-        record, score = matches[0] if matches else (None, None)
-        answers.append(Answer(claim, record, score))
+        reasons = [unlike_published(record, claim.score) for record in found]
+        score = next(
+            (r.scores[claim.score] for r, why in zip(found, reasons, strict=True) if not why), None
+        )
+        remark = "; ".join(reasons[0]) if found and score is None else ""
+        answers.append(Answer(claim, score, remark))
     return answers
+
+
+def unlike_published(record: Record, name: ScoreName) -> list[str]:
+    """How a record's score was not measured as the paper measured its own; empty when it was."""
+    own, usual = conditions(record), {"crop": "paper", "pad": "none", "precision": "fp32"}
+    reasons = [f"{key} {own[key]}" for key, value in usual.items() if own[key] != value]
+    if record.settings.get("limit") is not None:
+        reasons.append(f"limit {record.settings['limit']}")
+    if name not in record.scores:
+        return [*reasons, f"no {name}"]
+    if record.is_upper_bound(name):
+        reasons.append("an upper bound, from a sampled search")
+    if record.scores[name].n < record.data.images:
+        reasons.append(f"{record.scores[name].n:,} of {record.data.images:,} images")
+    return reasons
 
 
 def commands(claims: Sequence[Claim], *, records: str = "results/runs") -> list[str]:
     """The commands that would make the records these claims lack, one line per record."""
-    wanted: dict[tuple[str, str, str], list[Claim]] = {}
+    wanted: dict[tuple[str, str], list[Claim]] = {}
     for claim in claims:
-        wanted.setdefault((claim.model, claim.data, claim.variant), []).append(claim)
+        wanted.setdefault((claim.entry, claim.data), []).append(claim)
     lines = []
-    for (model, data, variant), group in wanted.items():
+    for (entry, data), group in wanted.items():
         first = group[0]
-        # All attacks in one record, which then answers every table: two runs of one model and data
-        # with different settings would refuse to share a folder. The variants' tables have no
-        # attack: there the grid is the unshifted image alone.
-        attacks = " -a integer --max-shift 0" if variant else ""
-        output = f"{records}/{variant}" if variant else records
-        run = f"shiftbench run -m {model} -d {data}:DIR{attacks} -o {output}"
+        # Tables of variants have no attack; the others share one record with every attack.
+        attacks = " -a none" if first.variant else ""
+        name = f" --name {entry}" if first.variant else ""
+        run = f"shiftbench run -m {first.model} -d {data}:DIR{attacks}{name} -o {records}"
         if not first.weights:
-            trained = f"runs/{f'{variant}-{data}' if variant else data}/{file_safe(model)}"
+            trained = f"runs/{f'{first.variant}-{data}' if first.variant else data}/{first.model}"
             options = " ".join(("", *first.train_options))
             train = (
-                f"shiftbench train -m {model} -d {data}:DIR --recipe {first.recipe}{options} "
+                f"shiftbench train -m {first.model} -d {data}:DIR --recipe {first.recipe}{options} "
                 f"-o {trained}"
             )
-            run = f"{train} && {run} --checkpoint {trained}"
+            run = f"{train} && {run} --checkpoint {trained}/export"
         lines.append(run)
     return lines

@@ -19,18 +19,11 @@ from matplotlib.lines import Line2D
 
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.files import format_of, require_place
-from shiftbench.records.choose import (
-    data_label,
-    is_upper_bound,
-    pixels,
-    require_same_images,
-    same_images,
-    search_mode,
-    summary,
-)
+from shiftbench.records.choose import pixels, summary
+from shiftbench.records.comparable import data_label, group_records, require_comparable, why_not
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
-from shiftbench.report.table import attacks_of
+from shiftbench.scores import ScoreName
 
 ENDINGS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
 
@@ -63,15 +56,36 @@ class Look:
         )
 
 
-def _panel_rows(attacks: Sequence[str]) -> list[list[str]]:
-    real = [attack for attack in REALISTIC if attack in attacks]
-    rest = [attack for attack in attacks if attack not in REALISTIC]
+def _panel_rows(curves: Sequence[ScoreName]) -> list[list[ScoreName]]:
+    real = [curve for kind in REALISTIC for curve in curves if curve.kind == kind]
+    rest = [curve for curve in curves if curve not in real]
     return [row for row in (real, rest) if row]
 
 
-def _label(record: Record, mixed: bool) -> str:
-    name = f"{record.model.name} on {data_label(record)}" if mixed else record.model.name
-    return f"{name} (≤, {search_mode(record)})" if is_upper_bound(record) else name
+def curves_of(records: Sequence[Record]) -> list[ScoreName]:
+    """The curves some record has, in the order of the records."""
+    return list(dict.fromkeys(name for record in records for name in record.scores.curves()))
+
+
+def _chosen(records: Sequence[Record], attacks: Sequence[str]) -> list[ScoreName]:
+    """The curves of the named attacks; all of them when none is named."""
+    present = curves_of(records)
+    for attack in attacks:
+        if attack not in {curve.kind for curve in present}:
+            raise unknown_name("attack in these records", attack, [c.kind for c in present])
+    return [curve for curve in present if not attacks or curve.kind in attacks]
+
+
+def _labels(records: Sequence[Record]) -> list[str]:
+    """What the legend calls each record: the group where there are several, and what bounds."""
+    groups = {id(r): group.label for group in group_records(records) for r in group.records}
+    labels = []
+    for record in records:
+        mixed = len(set(groups.values())) > 1
+        name = f"{record.model.name} on {groups[id(record)]}" if mixed else record.model.name
+        bound = any(record.is_upper_bound(curve) for curve in record.scores.curves())
+        labels.append(f"{name} (≤, sampled)" if bound else name)
+    return labels
 
 
 def _legend_columns(labels: Sequence[str], inches: float) -> int:
@@ -80,8 +94,8 @@ def _legend_columns(labels: Sequence[str], inches: float) -> int:
     return max(1, min(len(labels), int(inches / widest)))
 
 
-def _draw_curve(axes: Axes, record: Record, attack: str, look: Look) -> None:
-    curve = record.scores.adversarial.get(attack)
+def _draw_curve(axes: Axes, record: Record, name: ScoreName, look: Look) -> None:
+    curve = record.scores.curve(name)
     if not curve:
         return
     radii = sorted(curve)
@@ -108,10 +122,10 @@ def _draw_curve(axes: Axes, record: Record, attack: str, look: Look) -> None:
     )
 
 
-def _dress(axes: Axes, attack: str, radius: int) -> None:
-    words = summary(attack)
-    axes.set_title(f"{attack}: {words}" if words else attack, fontsize=9, loc="left")
-    reach = [pixels(attack, s) for s in range(radius + 1)]
+def _dress(axes: Axes, name: ScoreName, radius: int) -> None:
+    words = summary(name)
+    axes.set_title(f"{name.kind}: {words}" if words else name.kind, fontsize=9, loc="left")
+    reach = [pixels(name, s) for s in range(radius + 1)]
     axes.set_xticks(range(radius + 1), [str(s if px is None else px) for s, px in enumerate(reach)])
     axes.set_xlabel("max shift (steps)" if None in reach else "max shift (px)", fontsize=9)
     axes.set_xlim(-0.2, radius + 0.2)
@@ -132,19 +146,16 @@ def curves_figure(
         attacks: Panels to draw; all that some record has when empty.
         allow_mixed: Draw records of different images in one figure; the legend then names them.
     """
-    present = attacks_of(records)
-    for attack in attacks:
-        if attack not in present:
-            raise unknown_name("attack in these records", attack, present)
-    shown = list(attacks) or present
+    shown = _chosen(records, attacks)
     if not shown:
         raise RecordError("no record has an attack: run `shiftbench run` with --attack")
     if not allow_mixed:
-        require_same_images(records, what="a figure")
-    mixed = not same_images(records)
+        require_comparable(records, what="a figure")
+        for name in shown:
+            _require_same_curve([r for r in records if r.scores.curve(name)], name)
     rows = _panel_rows(shown)
     width = max(len(row) for row in rows)
-    labels = [_label(record, mixed) for record in records]
+    labels = _labels(records)
     inches = max(4.2 * width, 6.4)
     legend_columns = _legend_columns(labels, inches)
     legend_lines = -(-len(records) // legend_columns)
@@ -153,11 +164,11 @@ def curves_figure(
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(rows), width, squeeze=False, sharey=True)
     for axes_row, row in zip(panels, rows, strict=True):
-        for axes, attack in zip(axes_row, row, strict=False):
-            curves = [record.scores.adversarial.get(attack, {}) for record in records]
+        for axes, name in zip(axes_row, row, strict=False):
+            curves = [record.scores.curve(name) for record in records]
             for index, record in enumerate(records):
-                _draw_curve(axes, record, attack, Look.number(index))
-            _dress(axes, attack, max((max(c) for c in curves if c), default=0))
+                _draw_curve(axes, record, name, Look.number(index))
+            _dress(axes, name, max((max(c) for c in curves if c), default=0))
         for axes in axes_row[len(row) :]:
             axes.set_visible(False)
         axes_row[0].set_ylabel("adversarial accuracy (%)", fontsize=9)
@@ -178,14 +189,39 @@ def curves_figure(
     )
     for text in legend.get_texts():
         text.set_parse_math(False)  # a dollar in a name is a dollar
-    note = "bands: Wilson 95% intervals"
-    figure.suptitle(note if mixed else f"{data_label(records[0])}; {note}", fontsize=9)
+    note = "bands: 95% intervals"
+    groups = group_records(records)
+    title = f"{groups[0].label}{_searched(records[0], shown)}; {note}" if len(groups) == 1 else note
+    figure.suptitle(title, fontsize=9)
     return figure
+
+
+def _searched(record: Record, curves: Sequence[ScoreName]) -> str:
+    """How many images the curves are of, where those are not all."""
+    counts = {score.n for name in curves for score in record.scores.curve(name).values()}
+    few = sorted(count for count in counts if count != record.data.images)
+    return f", {few[0]:,} searched" if few else ""
+
+
+def _require_same_curve(records: Sequence[Record], name: ScoreName) -> None:
+    """Refuses curves of one panel that were not measured alike; sampled ones are marked instead."""
+    exact = [record for record in records if not record.is_upper_bound(name)]
+    for other in exact[1:]:
+        reasons = why_not(exact[0], other, name)
+        if reasons:
+            raise UsageError(
+                f"the curves of {exact[0].model.name} and {other.model.name} cannot be drawn "
+                f"together: {'; '.join(reasons)}; choose with --model, or pass --allow-mixed"
+            )
 
 
 def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:
     """Accuracy at each offset of the grids that were evaluated in full, one panel per attack."""
-    present = [attack for attack, cells in record.scores.offsets.items() if cells]
+    present = {
+        name.kind: record.maps[name.stem]
+        for name in curves_of([record])
+        if name.stem in record.maps
+    }
     if not present:
         raise UsageError(
             f"the record of {record.model.name} has no full grid: "
@@ -194,14 +230,14 @@ def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:
     for attack in attacks:
         if attack not in present:
             raise unknown_name("full grid in this record", attack, present)
-    shown = list(attacks) or present
-    values = [cell.value for attack in shown for cell in record.scores.offsets[attack]]
+    shown = list(attacks) or list(present)
+    values = [cell.value for attack in shown for cell in present[attack]]
     scale = Normalize(100 * min(values), 100 * max(values))
     figure = Figure(figsize=(max(3.1 * len(shown) + 1.0, 4.6), 3.9), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(shown), squeeze=False)[0]
     for axes, attack in zip(panels, shown, strict=True):
-        cells = record.scores.offsets[attack]
+        cells = present[attack]
         ticks = sorted({cell.dy for cell in cells})
         place = {value: index for index, value in enumerate(ticks)}
         image = np.full((len(ticks), len(ticks)), np.nan)

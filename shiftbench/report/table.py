@@ -1,30 +1,37 @@
-"""Records as a table: which columns, in which order, and as CSV.
+"""Records as tables: one per group of comparable records, sorted, with the best of each column.
 
-The table is a pure function of the records. Markdown and LaTeX live in
-`shiftbench.report.typeset`, the interactive page in `shiftbench.report.page`.
+A table is a pure function of the records. `shiftbench.report.formats` writes it as text.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shiftbench.measure.attacks import DEFAULT_RADIUS
-from shiftbench.records.choose import is_upper_bound, search_mode
+import pandas as pd
+
+from shiftbench.errors import RecordError
+from shiftbench.measure.attacks import DEFAULT_RADIUS, PAPER_ATTACKS
+from shiftbench.measure.metrics import METRICS
+from shiftbench.records.choose import pixels
+from shiftbench.records.comparable import Group, comparison_key, conditions, group_records
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
-from shiftbench.statistics import Score
+from shiftbench.scores import ACCURACY, ScoreName
+from shiftbench.statistics import Score, compare_paired
 
-# The first attacks and kinds of every table, whether or not a record has them.
-CONSISTENCIES = ("integer", "half", "crop")
-ATTACKS_SHOWN = ("integer", "half", "crop", "bilinear")
+# The first scores of every table, whether or not a record has them: the paper's.
+STANDARD = (
+    ACCURACY,
+    *(ScoreName("consistency", kind) for kind in METRICS.get("consistency").arguments()),
+    *(ScoreName("adversarial", attack) for attack in PAPER_ATTACKS),
+)
+DEFAULT_SORT = ScoreName("adversarial", "crop").column
+HIDDEN_FAMILIES = ("change",)  # in the record, the detail and the comparison; too many for a table
 
-DEFAULT_SORT = "adversarial_crop"
-
-# Names and counts read best from the smallest up; scores and dates from the largest down.
-_ASCENDING = {"model", "data", "mode", "param_count", "img_size", "seconds", "forward_passes"}
+Plain = str | int | float | None
+Outcomes = Mapping[ScoreName, pd.Series]  # one number per image, by key
 
 
 @dataclass(frozen=True)
@@ -32,15 +39,59 @@ class Measured:
     """A score as a table shows it."""
 
     score: Score
-    upper_bound: bool = False  # from a sampled search: the true value may be lower
+    bound: bool = False  # from a sampled search: the true value may be lower
+    ranked: bool = True  # measured like most of its column: it may be sorted and may win
+    best: bool = False  # the highest, or not significantly lower than it
+    own_n: bool = False  # of fewer images than the row's other scores
+
+
+Cell = Plain | Measured
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    score: ScoreName | None = None  # what it shows, at one radius for the whole column
 
     @property
-    def rank(self) -> float:
-        """What the column is sorted by."""
-        return self.score.value
+    def reach(self) -> str:
+        """How far the grid of the column goes: `6 px`."""
+        if self.score is None or self.score.radius is None:
+            return ""
+        far = pixels(self.score.curve, self.score.radius)
+        return f"{self.score.radius} steps" if far is None else f"{far} px"
+
+    @property
+    def group(self) -> str:
+        """What neighbouring columns have in common: `adversarial`."""
+        return self.score.family if self.score is not None and self.score.kind else ""
+
+    @property
+    def ascending(self) -> bool:
+        """Whether it reads best from the smallest up, as names and costs do."""
+        return self.name in _ASCENDING
+
+    @property
+    def title(self) -> str:
+        """Its name for people."""
+        return TITLES.get(self.name, self.name.replace("_", " "))
 
 
-Cell = str | int | float | Measured | None
+TITLES = {"param_count": "params", "img_size": "px"}
+_FIELDS: Mapping[str, Callable[[Record], Plain]] = {
+    "model": lambda r: r.model.name,
+    "data": lambda r: r.data.name,
+    "images": lambda r: r.data.images,
+    "param_count": lambda r: r.model.parameters,
+    "img_size": lambda r: r.model.input_size,
+    "seconds": lambda r: float(r.seconds),
+    "forward_passes": lambda r: r.forward_passes,
+    "date": lambda r: r.created[:10],
+}
+# Scores, image counts and dates read best from the largest down.
+_ASCENDING = {"model", "data", "param_count", "img_size", "seconds", "forward_passes"}
 
 
 @dataclass(frozen=True)
@@ -53,150 +104,227 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in order, and what their adversarial columns mean."""
+    """Comparable records in order."""
 
-    columns: tuple[str, ...]
+    label: str  # the data, and the conditions where they are not the usual ones
+    columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    radius: Mapping[str, int]  # attack -> the max shift, in steps, its column shows
+    sort: str = "model"  # the column that the rows are ordered by
+    descending: bool = False
 
-    def split_by_data(self) -> dict[str, Table]:
-        """One table per data set, in order of name; only within one can scores be compared."""
-        names = sorted({row.record.data.name for row in self.rows})
-        return {
-            name: Table(
-                self.columns,
-                tuple(row for row in self.rows if row.record.data.name == name),
-                self.radius,
-            )
-            for name in names
-        }
-
-    def measured_columns(self) -> list[str]:
+    def measured_columns(self) -> list[Column]:
         """The columns that hold scores, without those that are empty in every row."""
         return [
             column
             for column in self.columns
-            if any(isinstance(row.cells[column], Measured) for row in self.rows)
+            if any(isinstance(row.cells[column.name], Measured) for row in self.rows)
         ]
 
-    def best(self, column: str) -> float | None:
-        """The highest score of a column, in percent to one decimal as people see it.
+    def notes(self, *, intervals: bool = True) -> str:
+        """The sentence under a table: units, how far the grids go, what the marks mean."""
+        columns = self.measured_columns()
+        found = ["Percent with 95% intervals" if intervals else "Percent"]
+        reaches = [f"{c.score.kind} {c.reach}" for c in columns if c.score and c.reach]
+        if reaches:
+            found.append(f"adversarial: right at every shift up to {', '.join(reaches)}")
+        cells = [row.cells[c.name] for row in self.rows for c in columns]
+        measured = [cell for cell in cells if isinstance(cell, Measured)]
+        if any(cell.best for cell in measured):
+            found.append("bold: the best, and what a paired test cannot tell from it")
+        if any(cell.bound for cell in measured):
+            found.append("≤: an upper bound, from a search that sampled its grid; not ranked")
+        if any(not cell.ranked and not cell.bound for cell in measured):
+            found.append("†: not measured like the others of its column; not ranked")
+        return "; ".join(found) + "."
 
-        Upper bounds do not compete: a search that looked less hard is not a better model. Where all
-        are equal, none is best.
-        """
-        cells = [row.cells[column] for row in self.rows]
-        exact = {c.rank for c in cells if isinstance(c, Measured) and not c.upper_bound}
-        shown = {round(100 * value, 1) for value in exact}
-        return max(shown) if len(shown) > 1 else None
+
+def score_columns(records: Sequence[Record], max_shift: int | None = None) -> list[Column]:
+    """A column for every score that a table shows, the paper's first."""
+    found = [stem for record in records for stem in record.scores.stems()]
+    shown = [stem for stem in found if stem.family not in HIDDEN_FAMILIES]
+    stems = list(dict.fromkeys([*STANDARD, *sorted(shown, key=_place)]))
+    return [
+        Column(stem.column, ScoreName(stem.family, stem.kind, _radius(records, stem, max_shift)))
+        for stem in stems
+    ]
 
 
-def shown_radius(records: Sequence[Record], attack: str, max_shift: int | None = None) -> int:
+def _place(stem: ScoreName) -> tuple[bool, ScoreName]:
+    return stem.family not in {name.family for name in STANDARD}, stem
+
+
+def _radius(records: Sequence[Record], stem: ScoreName, max_shift: int | None) -> int | None:
     """The max shift a column shows: the protocol's own where some record has it, else the largest.
 
     One radius for the whole column, so that no two scores of different grids stand side by side.
     """
-    radii = {s for record in records for s in record.scores.adversarial.get(attack, {})}
+    radii = {radius for record in records for radius in record.scores.curve(stem)}
+    if not radii:
+        return DEFAULT_RADIUS if stem.family == "adversarial" else None
     if max_shift is not None:
         return max_shift
-    return DEFAULT_RADIUS if not radii or DEFAULT_RADIUS in radii else max(radii)
+    return DEFAULT_RADIUS if DEFAULT_RADIUS in radii else max(radii)
 
 
-def attacks_of(records: Sequence[Record]) -> list[str]:
-    """The attacks some record has: the paper's four first, in its order, then others by name."""
-    found = {attack for record in records for attack in record.scores.adversarial}
-    return [a for a in ATTACKS_SHOWN if a in found] + sorted(found - set(ATTACKS_SHOWN))
-
-
-def columns_of(records: Sequence[Record]) -> tuple[str, ...]:
-    """The table's columns. Further attacks, and the search mode, come last and only when needed."""
-    kinds = {kind for record in records for kind in record.scores.consistency}
-    extra_kinds = sorted(kinds - set(CONSISTENCIES))
-    extra_attacks = [a for a in attacks_of(records) if a not in ATTACKS_SHOWN]
+def columns_of(records: Sequence[Record], max_shift: int | None = None) -> tuple[Column, ...]:
+    """Every column; those of further metrics, and of conditions, come last."""
+    measured = score_columns(records, max_shift)
+    standard = {name.column for name in STANDARD}
+    first = [Column(name) for name in ("model", "data", "images", "param_count", "img_size")]
+    last = [Column(name) for name in ("seconds", "forward_passes", "date")]
+    accuracy, *others = (column for column in measured if column.name in standard)
+    bounds = [Column("top1_low"), Column("top1_high")]
+    further = [column for column in measured if column.name not in standard]
+    sampled = any(r.is_upper_bound(name) for r in records for name in r.scores.curves())
+    mixed = len(group_records(records)) > len({record.data.name for record in records})
     return (
-        *("model", "data", "images", "param_count", "img_size"),
-        *("top1", "top1_low", "top1_high"),
-        *(f"consistency_{kind}" for kind in CONSISTENCIES),
-        *(f"adversarial_{attack}" for attack in ATTACKS_SHOWN),
-        *("seconds", "forward_passes", "date"),
-        *(f"adversarial_{attack}" for attack in extra_attacks),
-        *(f"consistency_{kind}" for kind in extra_kinds),
-        *(("mode",) if any(is_upper_bound(record) for record in records) else ()),
+        *(*first, accuracy, *bounds, *others, *last, *further),
+        *((Column("mode"),) if sampled else ()),
+        *((Column("conditions"),) if mixed else ()),
     )
 
 
-def _cells(record: Record, columns: Sequence[str], radius: Mapping[str, int]) -> dict[str, Cell]:
-    accuracy = record.scores.accuracy
-    cells: dict[str, Cell] = {
-        "model": record.model.name,
-        "data": record.data.name,
-        "images": record.data.images,
-        "param_count": record.model.parameters,
-        "img_size": record.model.input_size,
-        "top1": Measured(accuracy),
-        "top1_low": 100 * accuracy.low,
-        "top1_high": 100 * accuracy.high,
-        "seconds": float(record.seconds),
-        "forward_passes": record.forward_passes,
-        "date": record.created[:10],
-        "mode": search_mode(record),
-    }
-    for kind, score in record.scores.consistency.items():
-        cells[f"consistency_{kind}"] = Measured(score)
-    for attack, curve in record.scores.adversarial.items():
-        if radius[attack] in curve:
-            cells[f"adversarial_{attack}"] = Measured(
-                curve[radius[attack]], upper_bound=is_upper_bound(record)
-            )
-    return {column: cells.get(column) for column in columns}
-
-
-def build_table(
+def build_tables(
     records: Sequence[Record],
     *,
     sort: str = DEFAULT_SORT,
     reverse: bool = False,
     max_shift: int | None = None,
-) -> Table:
-    """Builds the table, sorted by a column.
+) -> list[Table]:
+    """Builds a table for each group of comparable records, sorted by a column.
 
     Args:
         records: What was measured.
         sort: A column of the table. Scores, image counts and dates go from the largest down, names
-            and costs from the smallest up; rows with an empty cell come last either way.
-        reverse: Turns that order around.
+            and costs from the smallest up. Scores that are not comparable with the others of their
+            column come after them, empty cells last.
+        reverse: Turns the order around.
         max_shift: The max shift, in steps, of the adversarial columns.
     """
-    columns = columns_of(records)
-    if sort not in columns:
-        raise unknown_name("column to sort by", sort, columns)
-    radius = {attack: shown_radius(records, attack, max_shift) for attack in attacks_of(records)}
-    rows = [Row(record, _cells(record, columns, radius)) for record in records]
+    columns = columns_of(records, max_shift)
+    names = [column.name for column in columns]
+    if sort not in names:
+        raise unknown_name("column to sort by", sort, names)
+    return [_table(group, columns, sort, reverse) for group in group_records(records)]
+
+
+def _table(group: Group, columns: tuple[Column, ...], sort: str, reverse: bool) -> Table:
+    judged = {column.name: judge(group.records, column.score) for column in columns if column.score}
+    rows = []
+    for index, record in enumerate(group.records):
+        cells: dict[str, Cell] = {name: field(record) for name, field in _FIELDS.items()}
+        accuracy = record.scores.get(ACCURACY)
+        cells["top1_low"] = None if accuracy is None else 100 * accuracy.low
+        cells["top1_high"] = None if accuracy is None else 100 * accuracy.high
+        cells["mode"] = _mode(record)
+        cells["conditions"] = ", ".join(f"{k} {v}" for k, v in conditions(record).items())
+        cells |= {name: column[index] for name, column in judged.items()}
+        rows.append(Row(record, {column.name: cells[column.name] for column in columns}))
     rows.sort(key=lambda row: (row.record.model.name, row.record.data.name))
-    filled = [row for row in rows if row.cells[sort] is not None]
-    empty = [row for row in rows if row.cells[sort] is None]
 
     def key(row: Row) -> str | int | float:
         cell = row.cells[sort]
         assert cell is not None
-        return cell.rank if isinstance(cell, Measured) else cell
+        return cell.score.value if isinstance(cell, Measured) else cell
 
-    filled.sort(key=key, reverse=(sort not in _ASCENDING) != reverse)
-    return Table(columns, tuple(filled + empty), radius)
+    descending = Column(sort).ascending == reverse
+    ranked = [row for row in rows if _rank(row.cells[sort]) == 0]
+    others = [row for row in rows if _rank(row.cells[sort]) == 1]
+    for part in (ranked, others):
+        part.sort(key=key, reverse=descending)
+    empty = [row for row in rows if row.cells[sort] is None]
+    return Table(group.label, columns, tuple(ranked + others + empty), sort, descending)
 
 
-def _csv_cell(cell: Cell) -> str | int:
+def _rank(cell: Cell) -> int | None:
     if cell is None:
-        return ""
-    if isinstance(cell, Measured):
-        return f"{100 * cell.score.value:.2f}"
-    return f"{cell:.2f}" if isinstance(cell, float) else cell
+        return None
+    return int(isinstance(cell, Measured) and not cell.ranked)
 
 
-def to_csv(table: Table) -> str:
-    """The table as CSV: percent with two decimals, an empty cell where nothing was measured."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows([[_csv_cell(row.cells[c]) for c in table.columns] for row in table.rows])
-    return out.getvalue()
+def _mode(record: Record) -> str:
+    modes = {str(i.settings["mode"]) for i in record.metrics.values() if "mode" in i.settings}
+    return ", ".join(sorted(modes))
+
+
+def judge(records: Sequence[Record], name: ScoreName) -> list[Measured | None]:
+    """The cells of a column for comparable records: which are ranked, and which are best.
+
+    Args:
+        records: One group: everything but the metric's own conditions agrees.
+        name: The score, with its radius where it is a point of a curve.
+    """
+    return judge_points(records, [name])[0]
+
+
+def judge_points(
+    records: Sequence[Record], names: Sequence[ScoreName]
+) -> list[list[Measured | None]]:
+    """The same for several points of one curve; the images of each record are read once."""
+    known: dict[int, Outcomes] = {}
+
+    def read(index: int) -> Outcomes:
+        if index not in known:
+            known[index] = _outcomes(records[index], names[0])
+        return known[index]
+
+    return [_judge(records, name, read) for name in names]
+
+
+def _judge(
+    records: Sequence[Record], name: ScoreName, read: Callable[[int], Outcomes]
+) -> list[Measured | None]:
+    scores = [record.scores.get(name) for record in records]
+    there = [i for i, score in enumerate(scores) if score is not None]
+    alike = _alike([records[i] for i in there], name)
+    ranked = {i for i, same in zip(there, alike, strict=True) if same}
+    best = _best({i: scores[i] for i in ranked}, name, read)  # type: ignore[misc]
+    return [
+        None
+        if score is None
+        else Measured(
+            score,
+            bound=record.is_upper_bound(name),
+            ranked=i in ranked,
+            best=i in best,
+            own_n=score.n != record.data.images,
+        )
+        for i, (record, score) in enumerate(zip(records, scores, strict=True))
+    ]
+
+
+def _alike(records: Sequence[Record], name: ScoreName) -> list[bool]:
+    """Which records belong to the largest set of one column that is comparable and exact."""
+    keys = [None if r.is_upper_bound(name) else comparison_key(r, name) for r in records]
+    largest = Counter(key for key in keys if key is not None).most_common(1)
+    return [bool(largest) and key == largest[0][0] for key in keys]
+
+
+def _best(
+    scores: Mapping[int, Score], name: ScoreName, read: Callable[[int], Outcomes]
+) -> set[int]:
+    """The highest of several scores, and those that a paired test cannot tell from it."""
+    if len(scores) < 2:
+        return set()
+    first = max(scores, key=lambda i: scores[i].value)
+    # Where intervals do not even touch, the paired test need not be asked.
+    rivals = [i for i in scores if i != first and scores[i].high >= scores[first].low]
+    return {first} | {
+        i
+        for i in rivals
+        if _tied(read(i).get(name), read(first).get(name), scores[i].value == scores[first].value)
+    }
+
+
+def _tied(rival: pd.Series | None, best: pd.Series | None, equal: bool) -> bool:
+    if rival is None or best is None:
+        return equal
+    both = best.index.intersection(rival.index)
+    return not compare_paired(rival.loc[both], best.loc[both]).is_significant
+
+
+def _outcomes(record: Record, name: ScoreName) -> Outcomes:
+    try:
+        return record.outcomes(name.stem)
+    except RecordError:
+        return {}  # a record without its table of images: only equal scores are tied

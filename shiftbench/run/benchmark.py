@@ -1,33 +1,40 @@
-"""One model on one data set under every attack: resumable, shared between processes."""
+"""One model on one data set: measures what its record lacks, shared between processes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 
-import pandas as pd
-
 from shiftbench.datasets.base import ImageSet
-from shiftbench.errors import DataError, RecordError
+from shiftbench.errors import RecordError
 from shiftbench.models.classifier import Classifier
-from shiftbench.records.record import RECORD_FILE, SAMPLES_FILE, Record, ResultStore, read_record
+from shiftbench.records.record import (
+    RECORD_FILE,
+    SAMPLES_FILE,
+    Record,
+    ResultStore,
+    read_record,
+)
+from shiftbench.run.assemble import assemble, metrics_of
 from shiftbench.run.engine import Engine, choose_device, float32_arithmetic
 from shiftbench.run.environment import describe_environment
 from shiftbench.run.plan import Plan, make_plan
 from shiftbench.run.processes import ALONE, Group
 from shiftbench.run.resume import (
-    IMAGE,
+    Identity,
     Parts,
+    Rows,
     exclusive,
     identity_of,
+    missing_keys,
     prepare_folder,
     refuse_mixing,
+    rows_of,
 )
-from shiftbench.run.scores import PASSES, SECONDS, join_samples, score_samples
 from shiftbench.run.settings import Settings
+from shiftbench.run.shared_progress import SharedProgress
 from shiftbench.run.worker import Watcher, Worker
 
 
@@ -46,7 +53,7 @@ class Outcome:
     """A finished run."""
 
     record: Record
-    reused: bool  # it was there already: nothing was measured
+    reused: bool  # everything was there already: nothing was measured
 
 
 def run(
@@ -59,7 +66,10 @@ def run(
     fresh: bool = False,
     watch: Watcher | None = None,
 ) -> Outcome:
-    """Measures a model on a data set, or what an earlier run left to measure, and writes a record.
+    """Measures what the record of a model on a data set lacks, and writes it.
+
+    The record may be there already: with other attacks, smaller grids, fewer images or draws. What
+    it has is kept, and the result equals that of one run for everything.
 
     Args:
         classifier: The model.
@@ -68,7 +78,7 @@ def run(
         store: Where the record goes.
         execution: How it is done: device, batch size, processes.
         fresh: Drop a record or unfinished parts that are there, and start over.
-        watch: Is told how far each task is.
+        watch: Is told what the work may take, and how far each metric is.
 
     Raises:
         ShiftbenchError: In every process of the group when any of them fails.
@@ -79,35 +89,46 @@ def run(
         plan = make_plan(classifier, dataset, settings, workers=execution.workers)
         device = choose_device(execution.device, local_rank=group.local_rank)
         folder = store.folder(plan.model.name, plan.data.name)
-        if group.is_main:
+        if group.leads:
             prepare_folder(folder, len(plan.images))
-    if len({str(identity) for identity in group.gather(plan.identity)}) > 1:
+    identity = identity_of(plan.model, plan.data, plan.settings)
+    if len({str(other) for other in group.gather(identity)}) > 1:
         raise RecordError("the processes see different models or data: give each the same files")
     with _owned(folder, group):
-        parts, found = Parts.of(folder), None
+        parts, before = Parts.of(folder), None
         with group.together():
-            if group.is_main:
-                found = _open(folder, parts, plan, fresh=fresh)
-        found = group.gather(found)[0]
-        if found is not None:
-            return Outcome(found, reused=True)
+            if group.leads:
+                before = _open(folder, parts, identity, fresh=fresh)
+        before = group.gather(before)[0]
+        missing = _missing(plan, _rows(plan, before, parts))
+        if not missing and before is not None:
+            return Outcome(before, reused=True)
+        # Every process must have seen the same parts before any of them writes new ones.
+        group.wait()
+        with group.together():
+            if group.leads:
+                parts.open(identity)
         with group.together(), float32_arithmetic(settings.precision):
             engine = Engine(
                 classifier,
                 device=device,
                 precision=settings.precision,
-                compiled=settings.compile,
+                engine=settings.engine,
                 batch_size=execution.batch_size,
             )
-            _measure(plan, parts, engine, group, watch)
+            told = SharedProgress(parts.folder, group, watch) if group.count > 1 else watch
+            Worker(plan, engine, parts, _rows(plan, before, parts), told).run(group.share(missing))
         written: Record | None = None
         with group.together():
-            if group.is_main:
-                about = describe_environment(device, processes=group.size)
-                written = _assemble(plan, parts, store, about)
-        record = group.gather(written)[0]
-    assert record is not None
-    return Outcome(record, reused=False)
+            if group.leads:
+                about = describe_environment(device, processes=group.count)
+                rows = _rows(plan, before, parts)
+                record, samples = assemble(plan, rows, before, about)
+                written = replace(record, folder=store.write(record, samples))
+                parts.clear()
+        finished = group.gather(written)[0]
+    assert finished is not None
+    return Outcome(finished, reused=False)
 
 
 @contextmanager
@@ -115,66 +136,39 @@ def _owned(folder: Path, group: Group) -> Iterator[None]:
     """The main process holds the lock for all of them."""
     with ExitStack() as stack:
         with group.together():
-            if group.is_main:
+            if group.leads:
                 stack.enter_context(exclusive(folder))
         yield
 
 
-def _open(folder: Path, parts: Parts, plan: Plan, *, fresh: bool) -> Record | None:
-    """Makes the folder ready for the plan; returns the record when it is there already."""
+def _open(folder: Path, parts: Parts, identity: Identity, *, fresh: bool) -> Record | None:
+    """Makes the folder ready; returns the record that is there already, to be added to."""
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
     if fresh:
         parts.clear()
         for name in (RECORD_FILE, SAMPLES_FILE):
             (folder / name).unlink(missing_ok=True)
+    record = None
     if (folder / RECORD_FILE).is_file() and (folder / SAMPLES_FILE).is_file():
         record = read_record(folder)
         old = identity_of(record.model, record.data, record.settings)
-        refuse_mixing(folder, "a record", old, plan.identity)
-        parts.clear()
-        return record
-    parts.open(plan.identity)
-    return None
+        refuse_mixing(folder, "a record", old, identity)
+    parts.check(identity)
+    return record
 
 
-def _measure(plan: Plan, parts: Parts, engine: Engine, group: Group, watch: Watcher | None) -> None:
-    finished = {task.name: parts.read(task.name) for task in plan.tasks}
-    left: set[int] = set()
-    for task in plan.tasks:
-        done = finished[task.name]
-        left |= set(plan.images_of(task)) - (set() if done is None else set(done[IMAGE]))
-    # Every process must have seen the same parts before any of them writes new ones.
-    group.barrier()
-    rows = {task: frame for task, frame in finished.items() if frame is not None}
-    Worker(plan, engine, parts, watch).run(group.share(sorted(left)), rows)
+def _rows(plan: Plan, before: Record | None, parts: Parts) -> Rows:
+    """What is there of every metric, of the plan or of the record that grows."""
+    metrics = {**metrics_of(before), **{metric.name: metric for metric in plan.metrics}}
+    return {name: rows_of(metric, before, parts) for name, metric in metrics.items()}
 
 
-def _assemble(
-    plan: Plan, parts: Parts, store: ResultStore, environment: Mapping[str, str | int]
-) -> Record:
-    """Joins the parts into a record, and removes them."""
-    rows = {task.name: parts.read(task.name) for task in plan.tasks}
-    complete = {task: frame for task, frame in rows.items() if frame is not None}
-    samples = join_samples(complete, plan) if len(complete) == len(rows) else pd.DataFrame()
-    missing = len(plan.images) - len(samples)
-    if missing and not plan.skips_bad:
-        raise RecordError(
-            f"{missing} of {len(plan.images)} images have no rows in {parts.folder}: every process "
-            "must write to the same folder; run the same command to go on"
-        )
-    if samples.empty:
-        raise DataError(f"none of the {len(plan.images)} images could be read")
-    record = Record(
-        model=plan.model,
-        data=replace(plan.data, images=len(samples), skipped=missing),
-        settings=plan.settings,
-        scores=score_samples(samples, plan.tasks),
-        environment=environment,
-        seconds=float(sum(frame[SECONDS].sum() for frame in complete.values())),
-        forward_passes=int(sum(frame[PASSES].sum() for frame in complete.values())),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    )
-    folder = store.write(record, samples)
-    parts.clear()
-    return replace(record, folder=folder)
+def _missing(plan: Plan, rows: Rows) -> list[str]:
+    """The images that any metric lacks, in the order of the data set."""
+    lacking = {
+        key
+        for metric in plan.metrics
+        for key in missing_keys(metric, rows[metric.name], plan.keys_of(metric))
+    }
+    return sorted(lacking, key=plan.number.__getitem__)

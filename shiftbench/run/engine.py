@@ -80,7 +80,7 @@ class Engine:
         *,
         device: torch.device,
         precision: str = "fp32",
-        compiled: bool = False,
+        engine: str = "torch",
         batch_size: int | None = None,
     ) -> None:
         """Moves the model to the device.
@@ -89,7 +89,7 @@ class Engine:
             classifier: The model.
             device: Where it runs.
             precision: `fp32`, `tf32`, `bf16` or `fp16`.
-            compiled: Whether to run it through `torch.compile`.
+            engine: What runs the forward pass: `torch` or `compile`.
             batch_size: How many images at once; None: as many as are useful and fit.
         """
         self._recipe = classifier.preprocessing
@@ -101,7 +101,7 @@ class Engine:
         self._format = memory_format(module)
         module = module.to(memory_format=self._format)
         # The last batches of a search are of any size: dynamic shapes, or each would compile anew.
-        self._model = torch.compile(module, dynamic=True) if compiled else module
+        self._model = torch.compile(module, dynamic=True) if engine == "compile" else module
         self.on_passes: Callable[[int], None] | None = None  # is told the size of every batch
 
     def _auto(self, input_size: int) -> int:

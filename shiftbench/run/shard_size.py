@@ -11,24 +11,24 @@ SECONDS = 40.0  # of work between two saves
 
 
 @dataclass
-class Pace:
-    """Chooses the size of the next shard from the speed of the last ones.
+class ShardSize:
+    """The size of the next shard, from the speed of the last ones.
 
     No result depends on it: what an image visits follows from the image alone.
     """
 
     batch_size: int
-    guess: float = 0.0  # seconds per image of the slowest task, before any was measured
+    guess: float = 0.0  # seconds per image of the slowest metric, before any was measured
     _size: int = FIRST
-    _slowest: dict[str, float] = field(default_factory=dict)  # task -> seconds per image
+    _slowest: dict[str, float] = field(default_factory=dict)  # metric -> seconds per image
 
-    def note(self, task: str, images: int, seconds: float) -> None:
-        """Learns what a task took; an estimate that follows changes of speed."""
+    def note(self, metric: str, images: int, seconds: float) -> None:
+        """Learns what a metric took; an estimate that follows changes of speed."""
         speed = seconds / images
-        before = self._slowest.get(task, speed)
-        self._slowest[task] = 0.5 * before + 0.5 * speed
+        before = self._slowest.get(metric, speed)
+        self._slowest[metric] = 0.5 * before + 0.5 * speed
 
-    def next_size(self) -> int:
+    def next(self) -> int:
         """Images for the next shard."""
         most = BATCHES * self.batch_size
         slowest = max(self._slowest.values(), default=self.guess)

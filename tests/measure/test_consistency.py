@@ -10,8 +10,9 @@ from torch import Tensor
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.measure.answers import ask_unshifted
-from shiftbench.measure.consistency import CONSISTENCIES, consistency
+from shiftbench.measure.consistency import CONSISTENCIES, Consistency, consistency
 from shiftbench.shifts import SHIFTS, Views
+from shiftbench.statistics import wilson
 
 COUNT, MARGIN = 19, 3
 KEYS = [f"image/{i}" for i in range(COUNT)]
@@ -51,7 +52,7 @@ def test_equals_the_definition_image_by_image(kind: str) -> None:
                 change = (second.softmax(0)[best] - first.softmax(0)[best]).abs().item()
                 assert found.change[i, repeat] == pytest.approx(change, abs=1e-12)
         assert found.score.value == found.consistent.mean()
-        assert found.score.n == 2 * COUNT
+        assert found.score.n == COUNT
         assert found.mean_change == pytest.approx(found.change.mean())
         assert 0 < found.score.value < 1, "the case should tell images apart"
 
@@ -103,8 +104,8 @@ def test_known_unshifted_answers_save_a_pass_and_change_nothing(kind: str) -> No
         fragile, views, KEYS, entry, span=span, batch_size=5, repeats=3, unshifted=unshifted
     )
     assert np.array_equal(fresh.consistent, saved.consistent)
-    assert saved.forward_passes == (3 if entry.from_origin else 6) * COUNT
-    assert fresh.forward_passes == (4 if entry.from_origin else 6) * COUNT
+    assert saved.passes == (3 if entry.from_origin else 6)
+    assert fresh.passes == (4 if entry.from_origin else 6)
 
 
 # --- the draws themselves -----------------------------------------------------------------------
@@ -167,3 +168,21 @@ def test_refuses_no_repeats() -> None:
     kind = CONSISTENCIES.get("integer")
     with pytest.raises(UsageError, match="1 or more repeats, got 0"):
         consistency(fragile, views, KEYS, kind, span=span, batch_size=4, repeats=0)
+
+
+@every_kind
+def test_later_draws_go_on_where_earlier_ones_ended(kind: str) -> None:
+    (views, span), entry = prepare(kind), CONSISTENCIES.get(kind)
+    whole = consistency(fragile, views, KEYS, entry, span=span, batch_size=5, repeats=4)
+    later = consistency(fragile, views, KEYS, entry, span=span, batch_size=5, repeats=range(2, 4))
+    assert np.array_equal(later.consistent, whole.consistent[:, 2:])
+
+
+def test_the_draws_of_one_image_are_not_independent() -> None:
+    """Images that always agree or never do are worth as much as one draw each."""
+    agree = np.repeat(np.arange(40) < 30, 5).reshape(40, 5)
+    found = Consistency(agree, np.zeros((40, 5)), np.zeros(40, dtype=bool), 5)
+    assert found.score == wilson(30, 40)
+    mixed = Consistency(agree.T.reshape(40, 5), np.zeros((40, 5)), np.zeros(40, dtype=bool), 5)
+    assert mixed.score.value == found.score.value
+    assert found.score.low < mixed.score.low

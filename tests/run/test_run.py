@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from shiftbench.datasets import load_dataset
 from shiftbench.datasets.scenes import Scenes
 from shiftbench.errors import DataError, ModelError, RecordError, ShiftbenchError, UsageError
-from shiftbench.grid import ORIGIN
+from shiftbench.grid import ORIGIN, Grid
 from shiftbench.models import Classifier, as_classifier
 from shiftbench.records.record import ResultStore, read_record
 from shiftbench.run import worker
@@ -26,11 +26,13 @@ from shiftbench.run.engine import choose_device
 from shiftbench.run.plan import make_plan
 from shiftbench.run.processes import Group
 from shiftbench.run.settings import Settings, attack_names
+from shiftbench.scores import ACCURACY, ScoreName
 
 SIDE = 24
 RECIPE = {"input_size": SIDE, "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
 SETTINGS = Settings(attacks=("crop", "camera"), max_shift=2, consistency=("integer", "crop"))
 CPU = Execution(device="cpu", batch_size=16)
+CROP = ScoreName("adversarial", "crop")
 
 
 class Nervous(nn.Module):
@@ -121,10 +123,10 @@ class StopError(Exception):
     """Ends a run from outside, as a signal would."""
 
 
-def stop_after(calls: int, seen: list[worker.Tally]) -> worker.Watcher:
+def stop_after(calls: int, seen: list[worker.Estimate | worker.Tally]) -> worker.Watcher:
     """Watches a run and ends it at its `calls`-th word."""
 
-    def watch(tally: worker.Tally) -> None:
+    def watch(tally: worker.Estimate | worker.Tally) -> None:
         seen.append(tally)
         if len(seen) == calls:
             raise StopError
@@ -143,21 +145,22 @@ def test_an_interrupted_run_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setattr("shiftbench.run.shard_size.FIRST", 8)
     monkeypatch.setattr("shiftbench.run.shard_size.GROWTH", 1)
-    seen: list[worker.Tally] = []
+    seen: list[worker.Estimate | worker.Tally] = []
 
     store = ResultStore(tmp_path)
     with pytest.raises(StopError):
         run(classifier, dataset, SETTINGS, store, execution=CPU, watch=stop_after(calls, seen))
-    saved = {tally.task: tally.done for tally in seen}
-    resumed: list[worker.Tally] = []
+    saved = {tally.metric: tally.done for tally in seen if isinstance(tally, worker.Tally)}
+    resumed: list[worker.Estimate | worker.Tally] = []
     other = replace(CPU, batch_size=5)
     outcome = run(classifier, dataset, SETTINGS, store, execution=other, watch=resumed.append)
-    at_start = {tally.task: tally.done for tally in reversed(resumed)}
+    told = [tally for tally in resumed if isinstance(tally, worker.Tally)]
+    at_start = {tally.metric: tally.done for tally in reversed(told)}
     assert at_start == saved  # nothing is measured twice
     assert_same(outcome.record.samples(), undisturbed)
     folder = outcome.record.folder
     assert folder is not None
-    assert {path.name for path in folder.iterdir()} == {"record.json", "samples.parquet"}
+    assert {path.name for path in folder.iterdir()} == {".lock", "record.json", "samples.parquet"}
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -177,7 +180,7 @@ def test_a_partial_search_is_part_of_the_whole_one(
         run(classifier, dataset, settings, store, execution=CPU, watch=stop_after(20, []))
     record = run(classifier, dataset, settings, store, execution=CPU).record
     rows = record.samples()
-    searched = rows.pop("searched")
+    searched = rows["crop_reach"].notna()
     assert searched.sum() == 11
     assert {bool(s) for s in searched} == {True, False}
     attacked = [c for c in undisturbed if str(c).startswith(("crop_", "camera_"))]
@@ -185,14 +188,14 @@ def test_a_partial_search_is_part_of_the_whole_one(
     assert_same(rows[whole], undisturbed[whole])
     assert_same(rows.loc[searched, attacked], undisturbed.loc[searched, attacked])
     assert rows.loc[~searched, attacked].isna().all(axis=None)
-    assert record.scores.accuracy.n == len(dataset)
+    assert record.scores.find("accuracy").n == len(dataset)
     everything = make_plan(classifier, dataset, replace(SETTINGS, search_limit=len(dataset)))
     assert everything.settings["search_limit"] is None
-    assert {score.n for score in record.scores.adversarial["crop"].values()} == {11}
+    assert {score.n for score in record.scores.curve(CROP).values()} == {11}
     survivors = int(undisturbed.loc[searched, "crop_broken_radius"].isna().sum())
-    assert record.scores.adversarial["crop"][2].value == pytest.approx(survivors / 11)
+    assert record.scores.find("adversarial_crop@2").value == pytest.approx(survivors / 11)
     if full:
-        assert {offset.n for offset in record.scores.offsets["crop"]} == {11}
+        assert {offset.n for offset in record.maps["adversarial_crop"]} == {11}
 
 
 def test_a_finished_run_is_not_repeated_and_never_mixed(
@@ -222,7 +225,7 @@ def test_other_weights_and_other_labels_are_other_work(
     with pytest.raises(RecordError, match=r"model\.digest"):
         run(replace(classifier, digest="other"), dataset, settings, store, execution=CPU)
     relabelled = Scenes("test", 30)
-    with pytest.raises(RecordError, match=r"settings\.images"):
+    with pytest.raises(RecordError, match=r"data\.labels"):
         run(classifier, relabelled, settings, store, execution=CPU)
 
 
@@ -231,16 +234,17 @@ def test_full_grid_counts_every_offset(
 ) -> None:
     settings = replace(SETTINGS, attacks=("crop",), mode="full_grid", consistency=())
     record = run(classifier, dataset, settings, ResultStore(tmp_path), execution=CPU).record
-    rows, grid = record.samples(), settings.grid("crop")
+    rows, grid = record.samples(), Grid(2)
     pd.testing.assert_series_equal(rows["crop_broken_radius"], undisturbed["crop_broken_radius"])
     maps = np.stack([np.frombuffer(row, np.uint8) for row in rows["crop_bitmap"]])
     right = np.unpackbits(maps, axis=1, count=len(grid))
-    assert [score.value for score in record.scores.offsets["crop"]] == right.mean(0).tolist()
-    assert [(o.dy, o.dx) for o in record.scores.offsets["crop"]] == [(o.dy, o.dx) for o in grid]
+    cells = record.maps["adversarial_crop"]
+    assert [cell.value for cell in cells] == right.mean(0).tolist()
+    assert [(cell.dy, cell.dx) for cell in cells] == [(o.dy, o.dx) for o in grid]
     survives = right.all(1)
     assert survives.tolist() == rows["crop_broken_radius"].isna().tolist()
     assert grid.offsets[0] == ORIGIN
-    assert record.scores.offsets["crop"][0].value == record.scores.accuracy.value
+    assert cells[0].value == record.scores.find("accuracy").value
 
 
 def test_sampled_offsets_are_marked_as_an_upper_bound(
@@ -249,19 +253,19 @@ def test_sampled_offsets_are_marked_as_an_upper_bound(
     settings = replace(SETTINGS, attacks=("crop",), mode="sampled:5", consistency=())
     record = run(classifier, dataset, settings, ResultStore(tmp_path), execution=CPU).record
     exact = undisturbed["crop_broken_radius"].isna().mean()
-    assert record.settings["upper_bound"] is True
-    assert record.scores.adversarial["crop"][2].value >= exact
-    assert not SETTINGS.is_upper_bound
+    assert record.is_upper_bound(CROP)
+    assert not record.is_upper_bound(ACCURACY)
+    assert record.scores.find("adversarial_crop").value >= exact
 
 
 def test_repeats_are_draws(classifier: Classifier, dataset: Scenes, tmp_path: Path) -> None:
     settings = Settings(attacks=(), consistency=("integer",), repeats=3)
     record = run(classifier, dataset, settings, ResultStore(tmp_path), execution=CPU).record
-    rows, score = record.samples(), record.scores.consistency["integer"]
-    assert score.n == 3 * len(dataset)
-    assert score.value == pytest.approx(rows["agreed_integer"].sum() / score.n)
+    rows, score = record.samples(), record.scores.find("consistency_integer")
+    assert score.n == len(dataset)
+    assert score.value == pytest.approx(rows["agreed_integer"].sum() / (3 * score.n))
     assert (rows["consistent_integer"] == (rows["agreed_integer"] == 3)).all()
-    assert record.settings["spans"] == {"integer": (SIDE - 1) // 2}
+    assert record.metrics["consistency_integer"].settings["span"] == (SIDE - 1) // 2
 
 
 def test_scores_are_those_of_the_rows_and_passes_are_counted(
@@ -269,14 +273,15 @@ def test_scores_are_those_of_the_rows_and_passes_are_counted(
 ) -> None:
     record = run(classifier, dataset, SETTINGS, ResultStore(tmp_path), execution=CPU).record
     rows = record.samples()
-    assert record.scores.accuracy.value == (rows["label"] == rows["prediction"]).mean()
+    accuracy = record.scores.find("accuracy")
+    assert accuracy.value == (rows["label"] == rows["prediction"]).mean()
     assert ((rows["margin"] > 0) == (rows["label"] == rows["prediction"])).all()
-    for attack, curve in record.scores.adversarial.items():
-        radius = rows[f"{attack}_broken_radius"]
+    for name in record.scores.curves():
+        curve, radius = record.scores.curve(name), rows[f"{name.kind}_broken_radius"]
         assert [curve[s].value for s in range(3)] == [
             (radius.isna() | (radius > s)).mean() for s in range(3)
         ]
-        assert curve[0] == record.scores.accuracy
+        assert curve[0] == accuracy
     assert record.forward_passes >= 4 * len(dataset)
     assert record.data.images == len(dataset)
     assert list(rows["key"]) == list(dataset.keys)
@@ -334,7 +339,7 @@ def test_requests_that_cannot_be(classifier: Classifier, dataset: Scenes, tmp_pa
     with pytest.raises(UsageError, match="unknown precision"):
         Settings(precision="fp8")
     with pytest.raises(UsageError, match="expected a step"):
-        Settings(step="wide").grid("crop")
+        make_plan(classifier, dataset, Settings(step="wide"))
     with pytest.raises(UsageError, match="whole pixels"):
         run(classifier, dataset, Settings(attacks=("crop",), step="1/2"), store, execution=CPU)
     for device in ("cuda:99", "tpu", "what"):
@@ -382,7 +387,7 @@ def test_a_margin_that_is_not_there_is_an_error_with_ways_out(
 ) -> None:
     images = load_dataset(f"folder:{image_folder(tmp_path)}")
     settings = Settings(attacks=("crop",), max_shift=6, skip_bad=True)
-    with pytest.raises(UsageError, match=r"attack 'crop' up to 6 px needs 6 pixels.*--pad"):
+    with pytest.raises(UsageError, match=r"adversarial:crop needs 6 pixels.*--pad"):
         run(classifier, images, settings, ResultStore(tmp_path), execution=CPU)
     padded = replace(settings, pad="reflect", max_shift=3)
     record = run(classifier, images, padded, ResultStore(tmp_path), execution=CPU).record

@@ -1,0 +1,165 @@
+"""Names of scores: one kind of name that every table, page, file and threshold iterates over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shiftbench.registry import unknown_name
+from shiftbench.statistics import Score
+
+
+@dataclass(frozen=True, order=True)
+class ScoreName:
+    """What a score is of.
+
+    >>> str(ScoreName("adversarial", "crop", 3))
+    'adversarial_crop@3'
+    """
+
+    family: str  # accuracy, consistency, change, adversarial, or a plugged-in metric's own
+    kind: str = ""  # which shift or attack; a step other than its own is named: half[1/4]
+    radius: int | None = None  # rings of the grid, where the score is a point of a curve
+
+    def __str__(self) -> str:
+        at = "" if self.radius is None else f"@{self.radius}"
+        return f"{self.stem}{at}"
+
+    @property
+    def stem(self) -> str:
+        """The name of the whole curve, or of the score where there is none.
+
+        >>> ScoreName("adversarial", "crop", 3).stem
+        'adversarial_crop'
+        """
+        return f"{self.family}_{self.kind}" if self.kind else self.family
+
+    @property
+    def curve(self) -> ScoreName:
+        """The same without its radius.
+
+        >>> ScoreName("adversarial", "crop", 3).curve == ScoreName("adversarial", "crop")
+        True
+        """
+        return ScoreName(self.family, self.kind)
+
+    @property
+    def column(self) -> str:
+        """How tables call it; accuracy is known as top-1.
+
+        >>> ScoreName("accuracy").column, ScoreName("consistency", "half").column
+        ('top1', 'consistency_half')
+        """
+        return "top1" if self == ACCURACY else self.stem
+
+
+ACCURACY = ScoreName("accuracy")
+
+
+@dataclass(frozen=True)
+class Scores(Mapping[ScoreName, Score]):
+    """Every score of a record, by name.
+
+    >>> from shiftbench.statistics import wilson
+    >>> scores = Scores({ScoreName("adversarial", "crop", s): wilson(9 - s, 10) for s in range(3)})
+    >>> scores.find("adversarial_crop") == scores.find("adversarial_crop@2")
+    True
+    """
+
+    entries: Mapping[ScoreName, Score]
+
+    def __getitem__(self, name: ScoreName) -> Score:
+        return self.entries[name]
+
+    def __iter__(self) -> Iterator[ScoreName]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def curve(self, name: ScoreName) -> dict[int, Score]:
+        """The scores of a curve by radius; empty where there is none."""
+        found = {n.radius: s for n, s in self.entries.items() if n.curve == name.curve}
+        return {radius: found[radius] for radius in sorted(r for r in found if r is not None)}
+
+    def curves(self) -> list[ScoreName]:
+        """The names that have a radius, without it, in order."""
+        return list(dict.fromkeys(name.curve for name in self if name.radius is not None))
+
+    def stems(self) -> list[ScoreName]:
+        """Every name without its radius, in order: a column of a table each."""
+        return list(dict.fromkeys(name.curve for name in self))
+
+    def at(self, name: ScoreName, radius: int | None = None) -> Score | None:
+        """A score by stem: that of the radius where there is a curve, by default of the largest."""
+        curve = self.curve(name)
+        if not curve:
+            return self.entries.get(name.curve)
+        return curve.get(max(curve) if radius is None else radius)
+
+    def find(self, text: str) -> Score:
+        """A score by its text; a curve's own name is its last point. Unknown: a UsageError."""
+        names = self.texts()
+        if text not in names:
+            raise unknown_name("score", text, names)
+        return names[text]
+
+    def texts(self) -> dict[str, Score]:
+        """Every score by its text, the last point of each curve by the curve's own name too."""
+        found: dict[str, Score] = {}
+        for stem in self.stems():
+            last = self.at(stem)
+            assert last is not None
+            found[str(stem)] = last
+            found |= {
+                str(ScoreName(stem.family, stem.kind, r)): s for r, s in self.curve(stem).items()
+            }
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Nested objects: family, kind, radius."""
+        content: dict[str, Any] = {}
+        for name, score in self.entries.items():
+            place = content
+            path = [name.family]
+            if name.kind or name.radius is not None:
+                path.append(name.kind)
+            if name.radius is not None:
+                path.append(str(name.radius))
+            for key in path[:-1]:
+                place = place.setdefault(key, {})
+            leaf = vars(score).copy()
+            if score.is_fraction:
+                del leaf["unit"]
+            place[path[-1]] = leaf
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Scores:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ValueError: Something is not a score; the message names it.
+        """
+        return cls(dict(_leaves(content, ())))
+
+
+def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Score]]:
+    where = ".".join(path)
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{where}: expected an object, got {type(content).__name__}")
+    if "value" not in content:
+        for key, inner in content.items():
+            yield from _leaves(inner, (*path, key))
+        return
+    if not 1 <= len(path) <= 3 or set(content) - {"unit"} != {"value", "low", "high", "n"}:
+        raise ValueError(f"{where}: expected value, low, high and n, got {', '.join(content)}")
+    score = Score(**content)
+    numbers = (score.value, score.low, score.high)
+    if not all(isinstance(x, int | float) for x in (*numbers, score.n)):
+        raise ValueError(f"{where}: expected numbers, got {content}")
+    if score.is_fraction and not all(0 <= x <= 1 for x in numbers):
+        raise ValueError(f"{where}: scores are fractions in [0, 1], got {numbers}")
+    family, kind, radius = (*path, "", "")[:3]
+    yield ScoreName(family, kind, int(radius) if radius else None), score
