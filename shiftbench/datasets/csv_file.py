@@ -24,7 +24,7 @@ def load_csv(request: Request) -> FileSet:
     """Reads the table; labels that are names count in alphabetical order, as folders do."""
     if request.path is None:
         raise UsageError("data 'csv' needs a table: write it as csv:FILE.csv")
-    if request.split is not None:
+    if request.split not in (None, ALL):
         raise UsageError(
             f"a table has no splits, got {request.split!r}: give the table of that one"
         )

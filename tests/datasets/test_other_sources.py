@@ -62,6 +62,7 @@ def test_table_with_names(tmp_path: Path) -> None:
     rows = "label,path\ndog,deep/2.png\ncat,deep/0.png\ndog,deep/1.png\n"
     data = load_dataset(table(tmp_path / "birds", rows))
     check(data, [2, 0, 1])
+    assert load_dataset(f"csv:{tmp_path / 'birds' / 'images.csv'}", split="all").keys == data.keys
     assert (data.name, data.split) == ("birds", "all")
     assert (list(data.labels), list(data.class_names)) == ([1, 0, 1], ["cat", "dog"])
     assert list(data.keys) == ["deep/2.png", "deep/0.png", "deep/1.png"]
