@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -30,16 +30,24 @@ def content_digest(paths: Sequence[Path], *, verify: bool = False) -> str:
         paths: The files. One that cannot be read counts as such.
         verify: Read every file, whatever is remembered.
     """
+
+    def read() -> str:
+        with (
+            ThreadPoolExecutor() as pool
+        ):  # hashing and reading both release the interpreter's lock
+            return hashlib.sha256(b"".join(pool.map(_digest, paths))).hexdigest()
+
+    return remembered(paths, read, verify=verify)
+
+
+def remembered(paths: Sequence[Path], read: Callable[[], str], *, verify: bool = False) -> str:
+    """What `read` found in the files when they last changed."""
     stamp, newest = _stamp(paths)
     memory = cache_folder() / "fingerprints" / stamp
     with suppress(OSError):
         if not verify:
             return memory.read_text()
-    total = hashlib.sha256()
-    with ThreadPoolExecutor() as pool:  # hashing and reading both release the interpreter's lock
-        for digest in pool.map(_digest, paths):
-            total.update(digest)
-    found = total.hexdigest()
+    found = read()
     if time.time() - newest > SETTLED:
         with suppress(OSError):  # nowhere to remember it: it is read again next time
             memory.parent.mkdir(parents=True, exist_ok=True)

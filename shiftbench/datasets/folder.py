@@ -57,6 +57,11 @@ class FileSet:
         return digest.hexdigest()
 
 
+def set_name(name: str) -> str:
+    """The name of a data set of the user's own, which never is that of a source."""
+    return f"folder-{name}" if not name or name in SOURCES else name
+
+
 @dataclass(frozen=True)
 class SplitFolder:
     """Where the images of one split lie."""
@@ -68,8 +73,7 @@ class SplitFolder:
     @property
     def name(self) -> str:
         """`/data/birds/val` and `/data/birds` are `birds`; no folder takes a source's name."""
-        name = self.home.resolve().name
-        return f"folder-{name}" if not name or name in SOURCES else name
+        return set_name(self.home.resolve().name)
 
 
 def split_folder(path: Path | None, split: str | None, *, source: str) -> SplitFolder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +15,36 @@ from shiftbench.errors import DataError
 
 def read_image(path: Path) -> Image.Image:
     """Reads an image file as upright RGB."""
+    return _read(path, str(path))
+
+
+def decode_image(content: bytes, name: str) -> Image.Image:
+    """Reads the bytes of an image file as upright RGB; `name` is what errors call it."""
+    return _read(BytesIO(content), name)
+
+
+def _read(source: Path | BytesIO, name: str) -> Image.Image:
     try:
-        with warnings.catch_warnings(), Image.open(path) as file:
+        with warnings.catch_warnings(), Image.open(source) as file:
             # Metadata that is a little wrong is common and harmless.
             warnings.simplefilter("ignore")
             return to_rgb(file)
     except FileNotFoundError:
-        raise DataError(f"there is no image {path}: check the path") from None
+        raise DataError(f"there is no image {name}: check the path") from None
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error...
-        raise unreadable(str(path), error) from error
+        raise unreadable(name, error) from error
 
 
-def all_sized(paths: Iterable[Path], side: int) -> bool:
-    """Whether all images are squares of `side` pixels, by their headers.
+def all_sized(sources: Iterable[Path | BytesIO], side: int) -> bool:
+    """Whether all images, files or their bytes, are squares of `side` pixels, by their headers.
 
     The first one that is not ends the search, which in most folders is the very first. Files that
     cannot be read have no say.
     """
     found = False
-    for path in paths:
+    for source in sources:
         try:
-            with warnings.catch_warnings(), Image.open(path) as file:
+            with warnings.catch_warnings(), Image.open(source) as file:
                 warnings.simplefilter("ignore")
                 if file.size != (side, side):
                     return False
