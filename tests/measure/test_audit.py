@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from shiftbench.errors import DataError, ModelError
 from shiftbench.grid import Offset
-from shiftbench.measure.audit import audit, breakers
+from shiftbench.measure.audit import audit
+from shiftbench.measure.layer_report import breakers
 
 INTEGER = (Offset(1, 0), Offset(-2, 3))
 
