@@ -118,7 +118,7 @@ def _audit(
     )
     return [
         # A classifier wraps the network, as `model`; people know its layers without that.
-        replace(report, name=report.name.removeprefix("model."))
+        replace(report, name=report.name.removeprefix("model."), depth=max(0, report.depth - 1))
         for report in audit(classifier.module, normalised, offsets=offsets or DEFAULT_OFFSETS)
         if report.name != "model"
     ]
@@ -132,7 +132,7 @@ def _print(reports: list[LayerReport], *, model: str, images: int, top: int | No
             report.name or "(whole model)",
             report.kind,
             _short(report.own),
-            _short(report.border),
+            _short(report.border or None),
             _short(report.accumulated),
             "" if report.eq_t is None else f"{report.eq_t:.0f}",
             report.cause or "",
@@ -147,7 +147,7 @@ def _print(reports: list[LayerReport], *, model: str, images: int, top: int | No
         lines.append(f"{len(found) - top} more layers break less: see --top, --all.")
     for name in dict.fromkeys(report.cause for report in found if report.cause):
         cause, count = CAUSES[name], sum(report.cause == name for report in found)
-        lines.append(f"{name} ({count}): {cause.about}. Remedies: {', '.join(cause.remedies)}.")
+        lines.append(f"{name} ({count}): {cause.about}. Treated by {', '.join(cause.remedies)}.")
     for reason, names in unjudged(reports).items():
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         lines.append(f"Not judged, {reason}: {', '.join(names[:NAMED])}{more}.")
@@ -157,6 +157,7 @@ def _print(reports: list[LayerReport], *, model: str, images: int, top: int | No
         title=f"{model}: relative error of shifts per layer, {images} images",
         caption="\n".join(lines),
         numeric=columns[2:6],
+        cut=["kind"],
     )
 
 
