@@ -53,6 +53,11 @@ class Place:
         common = math.gcd(*self.size)
         return [f for f in range(1, common + 1) if common % f == 0 and f < max(self.size)]
 
+    def is_complete(self) -> bool:
+        """Whether every cell of some whole images occurs."""
+        found = self.cells.unique()
+        return len(found[found != NOWHERE]) % math.prod(self.size) == 0
+
     def varies(self, axis: int) -> bool:
         """Whether the cell changes along an axis."""
         if self.cells.shape[axis] == 1 or self.cells.stride(axis) == 0:

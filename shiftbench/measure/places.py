@@ -74,14 +74,21 @@ def _agree(a: Place, b: Place) -> Place | None:
     """One place for numbers that have two, where these are the same or one is nowhere."""
     if a is b or (a.size == b.size and a.cells.data_ptr() == b.cells.data_ptr()):
         return a
-    if a.size != b.size:  # a strided slice against a convolution's own, coarser lattice
+    if a.size != b.size:
         fine, coarse = (a, b) if a.size > b.size else (b, a)
         factor = fine.size[0] // coarse.size[0]
         if (coarse.size[0] * factor, coarse.size[1] * factor) != fine.size:
             return None
         a, b = fine.coarser(factor), coarse
-    same = (a.cells == b.cells) | (a.cells == NOWHERE) | (b.cells == NOWHERE)
-    return Place(torch.maximum(a.cells, b.cells), a.size) if bool(same.all()) else None
+        if fine.is_complete() and _same(a, b):
+            return fine  # cells that were spread over a finer map lie on it
+        # Otherwise a strided slice of the finer map is meant, and meets a coarser one.
+    return Place(torch.maximum(a.cells, b.cells), a.size) if _same(a, b) else None
+
+
+def _same(a: Place, b: Place) -> bool:
+    nowhere = (a.cells == NOWHERE) | (b.cells == NOWHERE)
+    return bool(((a.cells == b.cells) | nowhere).all())
 
 
 def summed(places: Known, axes: Sequence[int]) -> Known:

@@ -130,7 +130,9 @@ def test_tokens_that_looked_at_others_stay_where_they_are() -> None:
     y, layout = follow(attend)
     assert layout is not None
     assert layout.size == (SIZE, SIZE)
-    torch.testing.assert_close(layout.shift(y, Offset(2, 1)), attend(shifted(images(), Offset(2, 1))))
+    torch.testing.assert_close(
+        layout.shift(y, Offset(2, 1)), attend(shifted(images(), Offset(2, 1)))
+    )
 
 
 def test_what_cannot_be_followed_says_so() -> None:
