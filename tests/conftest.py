@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+collect_ignore = ["toy_plugin.py"]  # registers things: only processes of their own import it
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
