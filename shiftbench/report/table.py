@@ -122,7 +122,7 @@ class Table:
             if any(isinstance(row.cells[column.name], Measured) for row in self.rows)
         ]
 
-    def notes(self, *, intervals: bool = True) -> str:
+    def notes(self, *, intervals: bool = True, best: str = "bold") -> str:
         """The sentence under a table: units, how far the grids go, what the marks mean."""
         columns = self.measured_columns()
         found = ["Percent with 95% intervals" if intervals else "Percent"]
@@ -140,7 +140,7 @@ class Table:
             found.append("↓: less is better")
         measured = [cell for _, cell in cells if isinstance(cell, Measured)]
         if any(cell.best for cell in measured):
-            found.append("bold: the best, and what a paired test cannot tell from it")
+            found.append(f"{best}: the best, and what a paired test cannot tell from it")
         if any(cell.bound for cell in measured):
             found.append("≤: an upper bound, from a search that sampled its grid; not ranked")
         if any(not cell.ranked and not cell.bound for cell in measured):
