@@ -55,7 +55,7 @@ class Place:
 
     def is_complete(self) -> bool:
         """Whether every cell of some whole images occurs."""
-        found = self.cells.unique()
+        found = self.cells.unique()  # type: ignore[no-untyped-call]
         return len(found[found != NOWHERE]) % math.prod(self.size) == 0
 
     def varies(self, axis: int) -> bool:
