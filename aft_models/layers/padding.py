@@ -42,9 +42,7 @@ def circular_pad(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = 
     return result
 
 
-def wrap_border(
-    x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)
-) -> Tensor:
+def wrap_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
     """:func:`circular_pad` without a gradient."""
     (top, bottom), (left, right) = rows, columns
     height, width = x.shape[axis], x.shape[axis + 1]
@@ -65,9 +63,7 @@ def wrap_border(
     return out
 
 
-def fold_border(
-    x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)
-) -> Tensor:
+def fold_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
     """The transpose of :func:`wrap_border`: what fell on the border goes back round."""
     (top, bottom), (left, right) = rows, columns
     height, width = x.shape[axis] - top - bottom, x.shape[axis + 1] - left - right

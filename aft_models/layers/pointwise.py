@@ -94,7 +94,9 @@ def pointwise_of(module: nn.Module) -> Pointwise | None:
     Fused(name='hardtanh', slope='hardtanh_backward', numbers=(0.0, 6.0), slope_numbers=None)
     """
     if isinstance(module, nn.Hardtanh):  # and ReLU6
-        return Fused("hardtanh", "hardtanh_backward", (float(module.min_val), float(module.max_val)))
+        return Fused(
+            "hardtanh", "hardtanh_backward", (float(module.min_val), float(module.max_val))
+        )
     if isinstance(module, nn.GELU) and module.approximate != "none":
         return None
     kinds = {nn.GELU: GELU, nn.ReLU: RELU, nn.SiLU: SILU, nn.Hardswish: HARD_SWISH}

@@ -8,24 +8,27 @@ CVPR 2023.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
 
-from aft_models.layers.activation import phasewise_activation
+from aft_models.layers.activation import chunk_images, in_chunks, phasewise_activation
 from aft_models.layers.norm import alias_free_layer_norm
 from aft_models.layers.pointwise import Pointwise, pointwise_of
 from aft_models.repair.circular import make_circular
-from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of
+from aft_models.repair.layer import Repaired, SlidingLayer, change_class, extend, window_of
 from aft_models.repair.patient import Patient
 from aft_models.repair.polyphase import covers_map
 from aft_models.repair.remedy import Number, Remedy
 from aft_models.repair.sampling import give_sampler, take
 from aft_models.repair.spectral import SpectralSampler
-from aft_models.repair.window import map_size
+from aft_models.repair.window import Window, map_size
 from aft_models.resample import alias_free_downsample, alias_free_upsample, cut_spectrum
 
 _NAME = "af"
+# Any other function, and a maximum, has a kink: it takes a finer grid to leave as little residue.
+_SMOOTH = (nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid, nn.Tanh, nn.Softsign)
 _SOFTMAXES = (nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin, nn.MultiheadAttention, nn.GLU)
 
 
@@ -52,7 +55,11 @@ class FineActivation(Repaired):
             fine = self.original.forward(self, alias_free_upsample(planes, self.up))
             y = alias_free_downsample(fine, self.up)
             return y.permute(0, 2, 3, 1) if self.channels_last else y
-        if axis == 2 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last):
+        if (
+            axis == 2
+            and not x.is_contiguous()
+            and x.is_contiguous(memory_format=torch.channels_last)
+        ):
             y = phasewise_activation(x.permute(0, 2, 3, 1), self.pointwise, up=self.up, axis=1)
             return y.permute(0, 3, 1, 2)
         return phasewise_activation(x, self.pointwise, up=self.up, axis=axis)
@@ -77,25 +84,41 @@ class WholeImageNorm(Repaired):
 
 @dataclass
 class FineMaximum:
-    """Max pooling on a finer grid, phase by phase; then the spectrum is cut to the new size."""
+    """Max pooling on a finer grid; then the spectrum is cut to the new size.
+
+    The pixels of a window stay as far apart as they were, so that among the finer grid's pixels
+    those of the original grid see what they always saw.
+    """
 
     up: int
     name: str = _NAME
 
     def __call__(self, layer: SlidingLayer, x: Tensor) -> Tensor:
         """See :class:`aft_models.repair.layer.Sampler`."""
-        up, outputs = self.up, layer.window.outputs(map_size(x))
-        fine = alias_free_upsample(x, up)
-        phases = fine.unflatten(3, (-1, up)).unflatten(2, (-1, up))  # (B, C, H, up, W, up)
-        phases = phases.permute(0, 3, 5, 1, 2, 4)
-        pooled = layer.at_every_pixel(phases.flatten(0, 2)).unflatten(0, phases.shape[:3])
-        fine = pooled.permute(0, 3, 4, 1, 5, 2).flatten(4, 5).flatten(2, 3)
-        return cut_spectrum(fine, *outputs)
+        planes = x.flatten(0, 1)[:, None]  # channels go by themselves: few enough for the cache
+        fine = self.up**2 * x.shape[2] * x.shape[3]
+        parts = in_chunks(chunk_images(planes, fine), planes)
+        pooled = torch.cat([self._pool(layer.window, part) for (part,) in parts])
+        return pooled.view(*x.shape[:2], *pooled.shape[2:])
+
+    def _pool(self, window: Window, x: Tensor) -> Tensor:
+        size, up = map_size(x), self.up
+        before = [margin[0] for margin in window.reach(size, full=True)]
+        reach = [(up * a, up * (e - 1 - a)) for a, e in zip(before, window.extent, strict=True)]
+        fine = extend(alias_free_upsample(x, up), *reach, border="circular")
+        # A maximum over rows of maxima over columns; torch's own pooling is slow at stride one.
+        for axis in (3, 2):
+            taps, step = window.kernel[axis - 2], window.dilation[axis - 2] * up
+            length = fine.shape[axis] - (taps - 1) * step
+            fine = reduce(
+                torch.maximum, [fine.narrow(axis, tap * step, length) for tap in range(taps)]
+            )
+        return cut_spectrum(fine, *window.outputs(size))
 
 
 def _apply(patient: Patient, up: int) -> None:
     make_circular(patient)
-    maximum, sampler = FineMaximum(up), SpectralSampler(_NAME)
+    maximum, sampler = FineMaximum(up + 1), SpectralSampler(_NAME)
     layouts = _channels_last(patient.model)
     for name, module in patient.layers():
         window = window_of(module)
@@ -108,9 +131,10 @@ def _apply(patient: Patient, up: int) -> None:
             kind = type(module)
             change_class(module, FineActivation, kind)
             assert isinstance(module, FineActivation)
-            module.up, module.channels_last = up, layouts.get(module, False)
+            module.up = up if isinstance(module, _SMOOTH) else up + 1
+            module.channels_last = layouts.get(module, False)
             module.pointwise = pointwise_of(module)
-            patient.changed(name, module, f"on a grid {up} times finer")
+            patient.changed(name, module, f"on a grid {module.up} times finer")
         elif isinstance(module, nn.LayerNorm):
             if next(module.children(), None) is not None:
                 patient.left(name, f"{type(module).__name__} has layers of its own inside")
@@ -153,7 +177,7 @@ def _is_activation(module: nn.Module) -> bool:
 
 
 def _channels_last(model: nn.Module) -> dict[nn.Module, bool]:
-    """Whether each layer follows a linear layer among its siblings, and so has its channels last."""
+    """Whether each layer follows a linear layer among its siblings: its channels are last then."""
     found = {}
     for parent in model.modules():
         last = False
@@ -171,5 +195,5 @@ AF = Remedy(
     exact_for="fractions of a pixel, up to the residue of the activations",
     apply=_apply,
     needs_finetuning=True,
-    number=Number("how much finer the grid of its activations is", 2, 4, 2),
+    number=Number("how much finer the grid of its activations is", 2, 5, 2),
 )

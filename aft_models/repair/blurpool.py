@@ -13,7 +13,7 @@ from aft_models.repair.layer import SlidingLayer, extend, window_of
 from aft_models.repair.patient import Patient
 from aft_models.repair.remedy import Number, Remedy
 from aft_models.repair.sampling import give_sampler
-from aft_models.repair.window import Window, map_size
+from aft_models.repair.window import Margins, Window, map_size
 
 
 @dataclass
@@ -43,7 +43,9 @@ class BlurSampler:
         reach = window.reach(map_size(x), full=False)
         wide = extend(x, *self._margins(window, reach), border=window.border)
         if window.pointwise:
-            return layer.slide_over(_filter(wide, self._kernel(window, x), window.stride), full=True)
+            return layer.slide_over(
+                _filter(wide, self._kernel(window, x), window.stride), full=True
+            )
         if window.grouped and layer.original is nn.Conv2d and window.dilation == (1, 1):
             assert isinstance(layer, nn.Conv2d)
             weight = _widen(layer.weight, self._kernel(window, layer.weight))
@@ -68,17 +70,14 @@ class BlurSampler:
         return (top + a, bottom + b), (left + c, right + d)
 
 
-Margins = tuple[tuple[int, int], tuple[int, int]]
-
-
 def binomial(taps: int) -> Tensor:
     """A row of Pascal's triangle, of sum 1.
 
     >>> binomial(4)
     tensor([0.1250, 0.3750, 0.3750, 0.1250], dtype=torch.float64)
     """
-    row = [math.comb(taps - 1, i) for i in range(taps)]
-    return torch.tensor(row, dtype=torch.float64) / 2 ** (taps - 1)
+    row = [math.comb(taps - 1, i) / 2 ** (taps - 1) for i in range(taps)]
+    return torch.tensor(row, dtype=torch.float64)
 
 
 def _filter(x: Tensor, kernel: Tensor, stride: tuple[int, int]) -> Tensor:

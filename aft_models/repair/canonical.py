@@ -1,4 +1,4 @@
-"""``canonical``: every image is moved to a place of its own choosing before anything looks at it."""
+"""``canonical``: an image is moved to a place of its own choosing before anything looks at it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def to_canonical(images: Tensor) -> Tensor:
     """Images ``(B, C, H, W)``, moved cyclically until their first harmonics have phase zero.
 
     The first harmonic along an axis is that of the sum over the other axis and the channels. Where
-    it vanishes (below rounding, next to the image) it has no phase, and the image is not moved along
+    it vanishes (below the rounding of the image) it has no phase, and the image is not moved along
     that axis. The Nyquist bins of an even size are dropped: no fractional shift keeps them.
 
     Law: an exact cyclic shift of the images, by any fraction, does not change the result.
@@ -54,7 +54,8 @@ def _move(x: Tensor, offset: Tensor, axis: int) -> Tensor:
     turn = torch.complex(angle.cos(), angle.sin()) * (2 * bins < n)
     shape = [x.shape[0], 1, 1, 1]
     shape[axis] = len(bins)
-    return torch.fft.irfft(torch.fft.rfft(x, dim=axis) * turn.view(shape), n=n, dim=axis)
+    moved: Tensor = torch.fft.irfft(torch.fft.rfft(x, dim=axis) * turn.view(shape), n=n, dim=axis)
+    return moved
 
 
 class Canonical:

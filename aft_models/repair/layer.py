@@ -8,7 +8,6 @@ the original loads into the repaired model and the other way round.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -41,9 +40,14 @@ def change_class(layer: nn.Module, mixin: type[Repaired], original: type[nn.Modu
     layer.__class__ = _mixed_class(mixin, original)
 
 
-@cache
+_MIXED: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}
+
+
 def _mixed_class(mixin: type[nn.Module], original: type[nn.Module]) -> type[nn.Module]:
-    return type(original.__name__, (mixin, original), {"mixin": mixin, "original": original})
+    if (mixin, original) not in _MIXED:
+        halves = {"mixin": mixin, "original": original}
+        _MIXED[mixin, original] = type(original.__name__, (mixin, original), halves)
+    return _MIXED[mixin, original]
 
 
 def _revive(mixin: type[nn.Module], original: type[nn.Module]) -> nn.Module:
@@ -55,7 +59,9 @@ def _revive(mixin: type[nn.Module], original: type[nn.Module]) -> nn.Module:
 class Sampler(Protocol):
     """How a repaired layer sub-samples."""
 
-    name: str  # of the remedy
+    @property
+    def name(self) -> str:
+        """Of the remedy."""
 
     def __call__(self, layer: SlidingLayer, x: Tensor) -> Tensor:
         """The output of the layer for the map ``x``."""
@@ -90,7 +96,7 @@ class SlidingLayer(Repaired):
     def _slide(self, x: Tensor, *, full: bool) -> Tensor:
         y = self.slide_over(self.extend(x, full=full), full=full)
         counts_all = getattr(self, "count_include_pad", True)
-        if counts_all or self.window.border != "zeros" or self.window.unpadded and not full:
+        if counts_all or self.window.border != "zeros" or (self.window.unpadded and not full):
             return y
         inside = self.extend(torch.ones_like(x[:1, :1]), full=full)
         return y / self.slide_over(inside, full=full)  # the mean of those pixels that are there
@@ -150,7 +156,9 @@ def extend(x: Tensor, rows: Margin, columns: Margin, *, border: str, fill: float
             x = circular_pad(x, 2, more_rows, more_columns)
         else:  # more than once round
             for axis, size, (before, after) in ((2, height, more_rows), (3, width, more_columns)):
-                x = x.index_select(axis, torch.arange(-before, size + after, device=x.device) % size)
+                x = x.index_select(
+                    axis, torch.arange(-before, size + after, device=x.device) % size
+                )
     if min(top, bottom, left, right) < 0:
         cut_rows = slice(max(-top, 0), x.shape[2] - max(-bottom, 0))
         cut_columns = slice(max(-left, 0), x.shape[3] - max(-right, 0))

@@ -53,9 +53,9 @@ class Phase:
 
 
 def _choose(index: Tensor, options: list[Tensor]) -> Tensor:
-    """Per image one of the options. (A chain of selections is faster than a gather, both ways.)"""
+    """Per image one of the options."""
     chosen, *others = options
-    for i, option in enumerate(others, start=1):
+    for i, option in enumerate(others, start=1):  # faster than a gather, both ways
         chosen = torch.where((index == i).view(-1, 1, 1, 1), option, chosen)
     return chosen
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of
 from aft_models.repair.patient import Patient
-from aft_models.repair.sampling import give_sampler
 from aft_models.repair.phases import ForwardPass, Phase, roll_each
+from aft_models.repair.sampling import give_sampler
 from aft_models.repair.window import Pair, Window, map_size
 from aft_models.resample import working_dtype
 
@@ -41,13 +41,16 @@ Choice = Phase | Mixture
 
 def blocks(x: Tensor, stride: Pair) -> Tensor:
     """``(B, C, H, W)`` as ``(B, C, H / sy, sy, W / sx, sx)``: axes 3 and 5 are the phases."""
-    return x.unflatten(3, (-1, stride[1])).unflatten(2, (-1, stride[0]))
+    batch, channels, height, width = x.shape
+    sy, sx = stride
+    return x.reshape(batch, channels, height // sy, sy, width // sx, sx)
 
 
 def energies(y: Tensor, stride: Pair) -> Tensor:
     """The l2 norm of each polyphase component, ``(B, sy, sx)``."""
     wide = working_dtype(y.dtype)
-    return torch.linalg.vector_norm(blocks(y, stride), dim=(1, 2, 4), dtype=wide)
+    norms: Tensor = torch.linalg.vector_norm(blocks(y, stride), dim=(1, 2, 4), dtype=wide)
+    return norms
 
 
 def strongest(layer: SlidingLayer, y: Tensor) -> Choice:
@@ -118,6 +121,7 @@ class AlignedUpsample(Repaired):
     """Up-sampling that puts each pixel back where the coarser map's pixel was taken from."""
 
     forward_pass: ForwardPass
+    mode: str
 
     def forward(self, x: Tensor) -> Tensor:
         """Up-sampled, then rolled by the phases that the coarser map was kept at."""
@@ -140,6 +144,7 @@ def install(patient: Patient, sampler: PolyphaseSampler, what: str) -> None:
             patient.changed(name, module, "strongest pixel of its map rolled to the middle")
         elif isinstance(module, nn.Upsample):
             change_class(module, AlignedUpsample, type(module))
+            assert isinstance(module, AlignedUpsample)
             module.forward_pass = patient.forward_pass
             patient.changed(name, module, "follows the phases that the coarser map was kept at")
             if module.mode != "nearest":

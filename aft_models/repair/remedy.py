@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from aft_models.errors import AftModelsError
@@ -113,7 +114,7 @@ def in_order(prescriptions: Iterable[Prescription]) -> tuple[Prescription, ...]:
     """Sorted as they are applied; two remedies that decide the same thing are an error."""
     groups = list(GROUPS)
     ordered = sorted(prescriptions, key=lambda p: groups.index(p.remedy.group))
-    for first, second in zip(ordered, ordered[1:], strict=False):
+    for first, second in pairwise(ordered):
         if first.remedy is second.remedy:
             raise AftModelsError(f"{first.remedy.name} is given twice: once is enough")
         if first.remedy.group == second.remedy.group:

@@ -40,7 +40,7 @@ class Scorer(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         if any(key.startswith(prefix) for key in state_dict):
-            super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)  # type: ignore[no-untyped-call]
+            super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
             self.trained = True
 
 

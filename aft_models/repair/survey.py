@@ -1,8 +1,8 @@
-"""What one forward pass does: which layers it calls on maps of which size, and what goes round them.
+"""What one forward pass does: the layers it calls, on maps of which size, and what goes round them.
 
 Surgery reaches layers. Whatever a model's own code does to a map between its layers (pooling by
-``F.max_pool2d``, keeping every second pixel by slicing, ``F.relu``) stays as it is; the survey finds
-those places, so that the user can be told.
+``F.max_pool2d``, keeping every second pixel by slicing, ``F.relu``) stays as it is; the survey
+finds those places, so that the user can be told.
 """
 
 from __future__ import annotations
@@ -101,19 +101,21 @@ def survey(model: nn.Module, image: Tensor) -> Survey:
     try:
         with _evaluating(model), watch:
             model(image)
-    except Exception:  # noqa: BLE001  a model that takes something else than an image
+    except Exception:  # whatever it takes, it is not this image
         return Survey((), frozenset(), (), None)
     finally:
         for handle in handles:
             handle.remove()
-    return Survey(tuple(calls), frozenset(tokens), tuple(dict.fromkeys(watch.strays)), tuple(image.shape))
+    return Survey(
+        tuple(calls), frozenset(tokens), tuple(dict.fromkeys(watch.strays)), tuple(image.shape)
+    )
 
 
 def _is_layer(module: nn.Module) -> bool:
     """Whether what happens inside a module is the module's affair."""
     leaf = next(module.children(), None) is None
     own = type(module).__module__.startswith(("torch.nn.", "timm.layers."))
-    return leaf and (own or read_window(module) is not None) or isinstance(module, BlurPool2d)
+    return (leaf and (own or read_window(module) is not None)) or isinstance(module, BlurPool2d)
 
 
 @contextmanager

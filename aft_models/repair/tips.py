@@ -7,7 +7,14 @@ from torch import Tensor
 
 from aft_models.repair.layer import SlidingLayer, extend
 from aft_models.repair.patient import Patient
-from aft_models.repair.polyphase import Choice, Mixture, PolyphaseSampler, blocks, install, strongest
+from aft_models.repair.polyphase import (
+    Choice,
+    Mixture,
+    PolyphaseSampler,
+    blocks,
+    install,
+    strongest,
+)
 from aft_models.repair.remedy import Remedy
 from aft_models.repair.scorer import Scorer, fit_scorers, scorer_of
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from aft_models.layers.padding import CircularConv2d, Margin
 
 Pair = tuple[int, int]  # rows, columns
+Margins = tuple[Margin, Margin]  # of the rows and of the columns
 
 # Classes that only add a way of padding to another one, which is all that a repaired layer needs.
 _PLAIN: dict[type[nn.Module], type[nn.Module]] = {
@@ -34,7 +35,7 @@ class Window:
     kernel: Pair
     stride: Pair
     dilation: Pair
-    margins: tuple[Margin, Margin] | None  # of rows and columns; None: "same", by the map's size
+    margins: Margins | None  # None: "same", by the map's size
     border: str  # what lies beyond the map: "zeros", "circular", "reflect" or "replicate"
     ceil: bool  # whether a last, incomplete window counts
     grouped: bool  # whether each output channel sees one input channel only
@@ -102,7 +103,7 @@ class Window:
             count -= 1  # a window must start on the map or before it
         return count
 
-    def reach(self, size: Pair, *, full: bool) -> tuple[Margin, Margin]:
+    def reach(self, size: Pair, *, full: bool) -> Margins:
         """Pixels needed beyond each end of the map; fewer than none where some are never seen.
 
         Args:
@@ -149,9 +150,7 @@ def read_window(layer: nn.Module) -> Window | None:
         kernel = _pair(like.kernel_size)
         padding = (0, 0) if like.padding in ("same", "valid") else _pair(like.padding)
     margins = None if same else ((padding[0], padding[0]), (padding[1], padding[1]))
-    return Window(
-        kind, kernel, _pair(like.stride), dilation, margins, border, ceil, grouped
-    )  # type: ignore[arg-type]
+    return Window(kind, kernel, _pair(like.stride), dilation, margins, border, ceil, grouped)  # type: ignore[arg-type]
 
 
 def plain_class(layer: nn.Module) -> type[nn.Module]:
