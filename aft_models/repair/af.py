@@ -79,7 +79,10 @@ class WholeImageNorm(Repaired):
         last = x if self.channels_last or x.ndim == 3 else x.permute(0, 2, 3, 1)
         tokens = last.flatten(1, -2)
         y = alias_free_layer_norm(tokens, self.weight, self.bias, eps=self.eps).view_as(last)
-        return y if last is x else y.permute(0, 3, 1, 2)
+        y = y if last is x else y.permute(0, 3, 1, 2)
+        for layer in self.children():  # timm's norms that go on to drop and activate
+            y = layer(y)
+        return y
 
 
 @dataclass
@@ -136,12 +139,9 @@ def _apply(patient: Patient, up: int) -> None:
             module.pointwise = pointwise_of(module)
             patient.changed(name, module, f"on a grid {module.up} times finer")
         elif isinstance(module, nn.LayerNorm):
-            if next(module.children(), None) is not None:
-                patient.left(name, f"{type(module).__name__} has layers of its own inside")
-                continue
             change_class(module, WholeImageNorm, type(module))
             assert isinstance(module, WholeImageNorm)
-            module.channels_last = not type(module).__name__.endswith("2d")
+            module.channels_last = "2d" not in type(module).__name__
             patient.changed(name, module, "one deviation for the whole image")
     patient.left_strays("sampling", "activation")
 

@@ -21,8 +21,8 @@ def make_circular(patient: Patient) -> None:
         window = window_of(module)
         if window is None or window.border == "circular" or covers_map(patient, name, window):
             continue
-        if window.pointwise and window.unpadded:
-            continue  # sees no border
+        if window.pointwise and window.unpadded and not window.strided:
+            continue  # sees no border, nor will a filter behind it
         layer = take(patient, name, module)
         if layer is None:
             continue
