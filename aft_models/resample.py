@@ -54,6 +54,15 @@ def downsample_matrix(
     return _cached(_build_downsample, (n, m), torch.device(device), dtype)
 
 
+def low_pass_matrix(
+    n: int, m: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Matrix ``(n, n)`` that keeps the bins that :func:`downsample_matrix` keeps, and the grid."""
+    if m > n:
+        raise AftModelsError(f"a line of {n} samples has no bins beyond {n} to cut at, got {m}")
+    return _cached(_build_low_pass, (n, m), torch.device(device), dtype)
+
+
 def contract(
     matrix: Tensor,
     x: Tensor,
@@ -153,6 +162,31 @@ def alias_free_downsample(x: Tensor, down: int = 2) -> Tensor:
     return x
 
 
+def cut_spectrum(x: Tensor, rows: int, columns: int) -> Tensor:
+    """Low-pass ``(..., H, W)`` to a grid of any smaller size, exactly.
+
+    >>> cut_spectrum(torch.ones(8, 8), 4, 2).shape
+    torch.Size([4, 2])
+    """
+    _require_image(x)
+    for axis, m in ((x.ndim - 2, rows), (x.ndim - 1, columns)):
+        if x.shape[axis] != m:
+            x = _resample(x, downsample_matrix(x.shape[axis], m, **_like(x)), axis)
+    return x
+
+
+def low_pass(x: Tensor, rows: int, columns: int) -> Tensor:
+    """Remove from ``(..., H, W)`` what a grid of ``rows x columns`` could not hold.
+
+    Every so many-th sample of the result is what :func:`cut_spectrum` gives.
+    """
+    _require_image(x)
+    for axis, m in ((x.ndim - 2, rows), (x.ndim - 1, columns)):
+        if x.shape[axis] != m:
+            x = _resample(x, low_pass_matrix(x.shape[axis], m, **_like(x)), axis)
+    return x
+
+
 def _resample(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
     with without_autocast(x):
         return contract(matrix, x.to(matrix.dtype).contiguous(), axis).to(x.dtype)
@@ -206,6 +240,12 @@ def _build_downsample(n: int, m: int, device: torch.device) -> Tensor:
     distance = positions[:, None] - torch.arange(n, device=device)
     bins = torch.arange(1, (m - 1) // 2 + 1, device=device)
     return (1 + 2 * torch.cos(2 * math.pi / n * distance[..., None] * bins).sum(-1)) / n
+
+
+def _build_low_pass(n: int, m: int, device: torch.device) -> Tensor:
+    kernel = _dirichlet(n, (m - 1) // 2, 0.0, device) / n
+    steps = torch.arange(n, device=device)
+    return kernel[(steps[:, None] - steps) % n]
 
 
 def _dirichlet(n: int, bins: int, offset: float, device: torch.device) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from aft_models.errors import AftModelsError
-from aft_models.layers.pointwise import Gelu, Pointwise, Polynomial
+from aft_models.layers.pointwise import GELU, Pointwise, Polynomial
 from aft_models.resample import (
     alias_free_downsample,
     alias_free_upsample,
@@ -372,7 +372,7 @@ class AliasFreeActivation(nn.Module):
         self.function: Callable[[Tensor], Tensor] | None = None
         self.pointwise: Pointwise | None = None
         if function == "gelu":
-            self.pointwise = Gelu()
+            self.pointwise = GELU
         elif function == "poly":
             if channels is None or degree < 1:
                 raise AftModelsError("a polynomial activation needs channels=... and degree >= 1")
@@ -395,7 +395,7 @@ class AliasFreeActivation(nn.Module):
 
     def extra_repr(self) -> str:
         """Shown by ``print(model)``."""
-        name = type(self.pointwise).__name__.lower() if self.pointwise else "custom"
+        name = self.pointwise.name if self.pointwise else "custom"
         return f"{name}, up={self.up}, down={self.down}, layout={self.layout}"
 
     def broadcast_params(self) -> tuple[Tensor, ...]:
