@@ -108,6 +108,25 @@ def remove_nyquist_(x: Tensor, vector: Tensor | None, axis: int) -> None:
     contract(vector[:, None], component, axis, out=x, keep=1.0, scale=-1.0 / n)
 
 
+def low_pass(fine: Tensor, height: int, width: int, axis: int) -> Tensor:
+    """Of a whole fine grid, the frequencies that ``height x width`` samples hold, so sampled."""
+    like: dict[str, Any] = {"device": fine.device, "dtype": fine.dtype}
+    rows = downsample_matrix(fine.shape[axis], height, **like)
+    columns = downsample_matrix(fine.shape[axis + 1], width, **like)
+    return contract(columns, contract(rows, fine, axis), axis + 1)
+
+
+def _on_the_fine_grid(
+    x: Tensor, function: Pointwise, params: Sequence[Tensor], up: int, down: int, axis: int
+) -> Tensor:
+    """The operator as it is written, for a compiler: that plans the memory itself."""
+    height, width = x.shape[axis], x.shape[axis + 1]
+    like: dict[str, Any] = {"device": x.device, "dtype": x.dtype}
+    x = contract(upsample_matrix(width, up, **like), x, axis + 1)
+    x = contract(upsample_matrix(height, up, **like), x, axis)
+    return low_pass(function(x, params), height // down, width // down, axis)
+
+
 class _AliasFree(torch.autograd.Function):
     """The operator for one contiguous layout; saves its input and the parameters only."""
 
@@ -118,9 +137,12 @@ class _AliasFree(torch.autograd.Function):
         ctx.save_for_backward(x, *params)
         ctx.settings = (function, up, down, axis)
         dtype = working_dtype(x.dtype)
+        wide = [p.to(dtype) for p in params]
         with without_autocast(x):
+            if torch.compiler.is_compiling():
+                return _on_the_fine_grid(x.to(dtype), function, wide, up, down, axis).to(x.dtype)
             plan = _plan(x, up, down, axis, slopes=False)
-            applied = _Function(function, [p.to(dtype) for p in params])
+            applied = _Function(function, wide)
             y = x.new_empty(plan.result_shape, dtype=dtype)
             for part, out in in_chunks(plan.images, x, y):
                 plan.forward(part.to(dtype), out, applied)

@@ -34,6 +34,8 @@ def circular_pad(x: Tensor, axis: int) -> Tensor:
 
 def wrap_border(x: Tensor, axis: int) -> Tensor:
     """:func:`circular_pad` without a gradient."""
+    if torch.compiler.is_compiling():  # a graph has no buffers to fill
+        return wrap_line(wrap_line(x, axis + 1), axis)
     height, width = x.shape[axis], x.shape[axis + 1]
     out = x.new_empty([*x.shape[:axis], height + 2, width + 2, *x.shape[axis + 2 :]])
     rows = out.narrow(axis, 1, height)
@@ -43,6 +45,11 @@ def wrap_border(x: Tensor, axis: int) -> Tensor:
     out.select(axis, 0).copy_(out.select(axis, height))
     out.select(axis, height + 1).copy_(out.select(axis, 1))
     return out
+
+
+def wrap_line(x: Tensor, axis: int) -> Tensor:
+    """Wrap one pixel around one axis."""
+    return torch.cat([x.narrow(axis, x.shape[axis] - 1, 1), x, x.narrow(axis, 0, 1)], axis)
 
 
 def fold_border(x: Tensor, axis: int) -> Tensor:

@@ -20,6 +20,9 @@ _aten = torch.ops.aten
 class Pointwise(Protocol):
     """A function applied to each element, with learnable parameters or none."""
 
+    def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """The function of ``x``."""
+
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """Overwrite ``x`` by the function of ``x``."""
 
@@ -40,19 +43,17 @@ class Pointwise(Protocol):
 class Gelu:
     """Exact (erf) GELU: one fused kernel each way."""
 
+    def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """See :class:`Pointwise`."""
+        return F.gelu(x)
+
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""
-        if torch.compiler.is_compiling():  # fused by the compiler anyway
-            x.copy_(F.gelu(x))
-        else:
-            _aten.gelu_(x)
+        _aten.gelu_(x)
 
     def apply_to(self, x: Tensor, out: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""
-        if torch.compiler.is_compiling():
-            out.copy_(F.gelu(x))
-        else:
-            _aten.gelu.out(x, out=out)
+        _aten.gelu.out(x, out=out)
 
     def pull_back(
         self,
@@ -63,7 +64,7 @@ class Gelu:
         param_grads: Sequence[Tensor],
     ) -> None:
         """See :class:`Pointwise`."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():  # fused by the compiler anyway
             out.copy_(_aten.gelu_backward(grad, x))
         else:
             _aten.gelu_backward.grad_input(grad, x, grad_input=out)
@@ -74,6 +75,14 @@ class Polynomial:
 
     The parameter is ``(degree + 1, ...)`` where the trailing shape broadcasts against ``x``.
     """
+
+    def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """See :class:`Pointwise`."""
+        *lower, highest = params[0].unbind(0)
+        y = x * highest  # Horner
+        for c in lower[:0:-1]:
+            y = (y + c) * x
+        return y + lower[0]
 
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""
