@@ -101,8 +101,8 @@ def _traced_contract(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
     """:func:`contract` in the words of a graph: no expanded matrix, no size of the batch in it."""
     if axis == x.ndim - 1:
         return x @ matrix.t()
-    lines = x.flatten(axis + 1)
-    return (matrix @ lines).unflatten(axis + 1, x.shape[axis + 1 :])
+    product = matrix @ x.flatten(axis + 1)
+    return product.view(*x.shape[:axis], matrix.shape[0], *x.shape[axis + 1 :])
 
 
 def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:

@@ -121,10 +121,19 @@ def _on_the_fine_grid(
 ) -> Tensor:
     """The operator as it is written, for a compiler: that plans the memory itself."""
     height, width = x.shape[axis], x.shape[axis + 1]
+    fine = _spread(_spread(x, up, axis + 1), up, axis)
+    return low_pass(function(fine, params), height // down, width // down, axis)
+
+
+def _spread(x: Tensor, up: int, axis: int) -> Tensor:
+    """Up-sample one axis; many samples phase by phase, since the first is at hand."""
+    n = x.shape[axis]
     like: dict[str, Any] = {"device": x.device, "dtype": x.dtype}
-    x = contract(upsample_matrix(width, up, **like), x, axis + 1)
-    x = contract(upsample_matrix(height, up, **like), x, axis)
-    return low_pass(function(x, params), height // down, width // down, axis)
+    if n <= _SMALL:
+        return contract(upsample_matrix(n, up, **like), x, axis)
+    shifts = [shift_matrix(n, p / up, **like) for p in range(1, up)]
+    phases = [x, *(contract(shift, x, axis) for shift in shifts)]
+    return torch.stack(phases, axis + 1).flatten(axis, axis + 1)
 
 
 class _AliasFree(torch.autograd.Function):
