@@ -87,6 +87,8 @@ def contract(
     """
     m, n = matrix.shape
     inner = math.prod(x.shape[axis + 1 :])
+    if out is None and torch.compiler.is_compiling():
+        return _traced_contract(matrix, x, axis)
     if inner == 1:
         lines = x.reshape(-1, n)
         if out is not None:
@@ -102,6 +104,14 @@ def contract(
             return out
         product = torch.bmm(batched, blocks)
     return product.view(*x.shape[:axis], m, *x.shape[axis + 1 :])
+
+
+def _traced_contract(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
+    """:func:`contract` in the words of a graph: no expanded matrix, no size of the batch in it."""
+    if axis == x.ndim - 1:
+        return x @ matrix.t()
+    product = matrix @ x.flatten(axis + 1)
+    return product.view(*x.shape[:axis], matrix.shape[0], *x.shape[axis + 1 :])
 
 
 def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:
@@ -261,13 +271,16 @@ def _cached(build: Any, args: tuple[Any, ...], device: torch.device, dtype: torc
 
     A module-level cache instead of buffers: nothing to copy, pickle, save or broadcast, and any
     input size works. While a compiler traces, the matrix is built in the graph instead (sizes may
-    be symbolic, and a traced tensor must not outlive its trace).
+    be symbolic, and a traced tensor must not outlive its trace). An export takes the matrices that
+    a forward pass before it left here, as constants of its graph.
     """
     work = device if device.type in ("cpu", "cuda") else torch.device("cpu")  # float64 needed
+    key = (build, args, device, dtype)
     if torch.compiler.is_compiling():
+        if torch.compiler.is_exporting() and key in _CACHE:
+            return _CACHE[key]
         built: Tensor = build(*args, work)
         return built.to(device=device, dtype=dtype)
-    key = (build, args, device, dtype)
     found = _CACHE.get(key)
     if found is None:
         # An inference tensor could never be used in training afterwards.
