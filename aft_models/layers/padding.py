@@ -44,12 +44,9 @@ def circular_pad(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = 
 
 def wrap_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
     """:func:`circular_pad` without a gradient."""
-<<<<<<< HEAD
     (top, bottom), (left, right) = rows, columns
-=======
     if torch.compiler.is_compiling():  # a graph has no buffers to fill
-        return wrap_line(wrap_line(x, axis + 1), axis)
->>>>>>> export
+        return wrap_line(wrap_line(x, axis + 1, left, right), axis, top, bottom)
     height, width = x.shape[axis], x.shape[axis + 1]
     sides = [top + height + bottom, left + width + right]
     shape = [*x.shape[:axis], *sides, *x.shape[axis + 2 :]]
@@ -68,16 +65,13 @@ def wrap_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (
     return out
 
 
-<<<<<<< HEAD
+def wrap_line(x: Tensor, axis: int, before: int = 1, after: int = 1) -> Tensor:
+    """Wrap so many pixels around one axis."""
+    ends = (x.narrow(axis, x.shape[axis] - before, before), x, x.narrow(axis, 0, after))
+    return torch.cat(ends, axis)
+
+
 def fold_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
-=======
-def wrap_line(x: Tensor, axis: int) -> Tensor:
-    """Wrap one pixel around one axis."""
-    return torch.cat([x.narrow(axis, x.shape[axis] - 1, 1), x, x.narrow(axis, 0, 1)], axis)
-
-
-def fold_border(x: Tensor, axis: int) -> Tensor:
->>>>>>> export
     """The transpose of :func:`wrap_border`: what fell on the border goes back round."""
     (top, bottom), (left, right) = rows, columns
     height, width = x.shape[axis] - top - bottom, x.shape[axis + 1] - left - right

@@ -20,14 +20,12 @@ _aten = torch.ops.aten
 class Pointwise(Protocol):
     """A function applied to each element, with learnable parameters or none."""
 
-<<<<<<< HEAD
     @property
     def name(self) -> str:
         """Shown by ``print(model)``."""
-=======
+
     def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
         """The function of ``x``."""
->>>>>>> export
 
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """Overwrite ``x`` by the function of ``x``."""
@@ -57,11 +55,11 @@ class Fused:
 
     def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
         """See :class:`Pointwise`."""
-        return F.gelu(x)
+        result: Tensor = getattr(_aten, self.name)(x, *self.numbers)
+        return result
 
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""
-<<<<<<< HEAD
         self.apply_to(x, x, params)
 
     def apply_to(self, x: Tensor, out: Tensor, params: Sequence[Tensor]) -> None:
@@ -71,13 +69,6 @@ class Fused:
             out.copy_(operator(x, *self.numbers))
         else:
             operator.out(x, *self.numbers, out=out)
-=======
-        _aten.gelu_(x)
-
-    def apply_to(self, x: Tensor, out: Tensor, params: Sequence[Tensor]) -> None:
-        """See :class:`Pointwise`."""
-        _aten.gelu.out(x, out=out)
->>>>>>> export
 
     def pull_back(
         self,
@@ -88,17 +79,12 @@ class Fused:
         param_grads: Sequence[Tensor],
     ) -> None:
         """See :class:`Pointwise`."""
-<<<<<<< HEAD
         operator = getattr(_aten, self.slope)
         numbers = self.numbers if self.slope_numbers is None else self.slope_numbers
         if torch.compiler.is_compiling():
             out.copy_(operator(grad, x, *numbers))
         elif hasattr(operator, "grad_input"):
             operator.grad_input(grad, x, *numbers, grad_input=out)
-=======
-        if torch.compiler.is_compiling():  # fused by the compiler anyway
-            out.copy_(_aten.gelu_backward(grad, x))
->>>>>>> export
         else:
             operator.out(grad, x, *numbers, out=out)
 
@@ -131,9 +117,8 @@ class Polynomial:
     The parameter is ``(degree + 1, ...)`` where the trailing shape broadcasts against ``x``.
     """
 
-<<<<<<< HEAD
     name = "polynomial"
-=======
+
     def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
         """See :class:`Pointwise`."""
         *lower, highest = params[0].unbind(0)
@@ -141,7 +126,6 @@ class Polynomial:
         for c in lower[:0:-1]:
             y = (y + c) * x
         return y + lower[0]
->>>>>>> export
 
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""
