@@ -17,8 +17,19 @@ from shiftbench.shifts.base import Views
 
 Model = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, classes)
 
-# Below this difference between the two largest logits, rounding decides which class wins.
+# Below this difference between the two largest logits, rounding may decide which class wins: in
+# float32, and in coarser arithmetic in proportion. On real weights the difference moved by up to
+# 9.5e-6 between batch sizes in float32, and by 0.35 when everything was rounded to bfloat16.
 NEAR_TIE = 1e-5
+
+
+def near_tie_bound(eps: float) -> float:
+    """The bound for arithmetic whose numbers near 1 lie `eps` apart.
+
+    >>> near_tie_bound(2**-23), near_tie_bound(2**-10)  # float32, float16
+    (1e-05, 0.08192)
+    """
+    return NEAR_TIE * max(1.0, eps / 2**-23)
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,7 @@ class Answers:
     """What a model said about a batch."""
 
     logits: Tensor  # (B, classes), float32 or float64, on the CPU
+    tie: float = NEAR_TIE  # below this difference of logits, rounding may decide
 
     @property
     def prediction(self) -> NDArray[np.int64]:
@@ -37,7 +49,7 @@ class Answers:
     def near_tie(self) -> NDArray[np.bool_]:
         """Whether rounding may have decided which class won, (B,)."""
         best = self.logits.topk(2, dim=1).values  # (B, 2)
-        close: NDArray[np.bool_] = (best[:, 0] - best[:, 1] < NEAR_TIE).numpy()
+        close: NDArray[np.bool_] = (best[:, 0] - best[:, 1] < self.tie).numpy()
         return close
 
     def margin(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -81,7 +93,10 @@ def ask(model: Model, images: Tensor) -> Answers:
             f"expected finite logits, got NaN or infinity for {bad} of {len(images)} images in a "
             "batch. Check the weights and the images, or use a higher precision"
         )
-    return Answers(logits)
+    # An engine knows how its arithmetic rounds; of any other model only the answer's type is known.
+    dtype = output.dtype if output.is_floating_point() else logits.dtype
+    eps: float = getattr(model, "eps", torch.finfo(dtype).eps)
+    return Answers(logits, near_tie_bound(eps))
 
 
 def assemble(views: Views, offsets: Sequence[Offset], rows: Sequence[int]) -> Tensor:
@@ -99,12 +114,12 @@ def ask_at(model: Model, views: Views, offsets: Sequence[Offset], *, batch_size:
     """What the model says about every image of a batch, image i seen at `offsets[i]`."""
     check_batch_size(batch_size)
     parts = [
-        ask(model, assemble(views, offsets[chunk.start : chunk.stop], chunk)).logits
+        ask(model, assemble(views, offsets[chunk.start : chunk.stop], chunk))
         for chunk in _chunks(len(offsets), batch_size)
     ]
     if not parts:
         raise DataError("expected at least one image, got none. Check the path and the filters")
-    return Answers(torch.cat(parts))
+    return Answers(torch.cat([part.logits for part in parts]), parts[0].tie)
 
 
 def ask_unshifted(model: Model, views: Views, count: int, *, batch_size: int) -> Answers:

@@ -7,7 +7,7 @@ its rows like any other's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -62,7 +62,7 @@ class Shard:
             images=self.images[rows],
             keys=[self.keys[row] for row in rows],
             labels=self.labels[rows],
-            unshifted=Answers(self.unshifted.logits[chosen]),
+            unshifted=replace(self.unshifted, logits=self.unshifted.logits[chosen]),
             camera=camera and (lambda: _SomeViews(camera(), chosen)),
         )
 

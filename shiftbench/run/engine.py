@@ -21,6 +21,7 @@ AUTO_GPU_BATCH = 512  # where `auto` starts on an accelerator; halved until it f
 TRIAL = 8  # images that the speed is guessed from
 AUTO_CPU_PIXELS = 64 * 64 * 128  # per batch on a CPU: larger ones only fall out of its caches
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+EPS = {"fp32": 2**-23, "tf32": 2**-10, "bf16": 2**-7, "fp16": 2**-10}  # next to 1
 
 
 def choose_device(name: str = "auto", *, local_rank: int = 0) -> torch.device:
@@ -96,6 +97,7 @@ class Engine:
         self.name = classifier.name
         self.device = device
         self.precision = precision
+        self.eps = EPS[precision]  # how its answers are rounded, whatever type they come in
         self.batch_size = batch_size or self._auto(self._recipe.input_size)
         module = classifier.module.to(device).eval()
         self._format = memory_format(module)

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.grid import ORIGIN, Grid, Offset
-from shiftbench.measure.answers import Answers, ask_unshifted
+from shiftbench.measure.answers import Answers, ask, ask_at, ask_unshifted
 from shiftbench.measure.attacks import ATTACKS
 from shiftbench.measure.search import Trace, adversarial_accuracy, search
+from shiftbench.run.engine import EPS
 from shiftbench.shifts import SHIFTS, Views
 
 COUNT, CLASSES, MARGIN, RADIUS = 23, 4, 3, 2
@@ -279,6 +280,32 @@ def test_near_ties_are_noted() -> None:
 
     trace = search(torn, views, [0] * COUNT, grid, batch_size=4)
     assert np.array_equal(trace.near_tie, np.arange(COUNT) % 2 == 0)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 0), (torch.float16, 1)])
+def test_the_bound_of_near_ties_follows_the_type_of_the_answer(
+    dtype: torch.dtype, close: int
+) -> None:
+    gaps = torch.tensor([0.02, 0.5, 2.0])
+    logits = torch.stack((gaps, torch.zeros(3)), 1)
+    answers = ask(lambda images: logits.to(dtype), torch.zeros(3, 1, 2, 2))
+    assert answers.near_tie.sum() == close
+
+
+@pytest.mark.parametrize(("precision", "close"), [("fp32", 0), ("tf32", 1), ("bf16", 2)])
+def test_the_bound_of_near_ties_follows_the_precision_of_the_engine(
+    precision: str, close: int
+) -> None:
+    class Stub:
+        eps = EPS[precision]
+
+        def __call__(self, images: Tensor) -> Tensor:
+            gaps = torch.tensor([0.02, 0.5, 2.0])  # in float32, as an engine answers
+            return torch.stack((gaps, torch.zeros(3)), 1)
+
+    views = SHIFTS.get("cyclic").views(torch.zeros(3, 1, 2, 2), 0)
+    answers = ask_at(Stub(), views, [ORIGIN] * 3, batch_size=3)
+    assert answers.near_tie.sum() == close
 
 
 def test_margin_is_the_label_against_the_best_other() -> None:
