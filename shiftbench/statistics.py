@@ -151,7 +151,11 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """Two models on the same images."""
+    """Two models on the same images.
+
+    >>> compare_paired([1, 0, 1], [1, 0, 1]).is_significant
+    False
+    """
 
     difference: float  # mean outcome of the second minus that of the first
     low: float  # 95% interval of the difference

@@ -21,9 +21,9 @@ from shiftbench.records.record import (
     OffsetScore,
     Record,
     ResultStore,
+    images_digest,
     read_record,
 )
-from shiftbench.run.settings import images_digest
 from shiftbench.scores import ACCURACY, ScoreName, Scores
 from shiftbench.statistics import Score, mean_score, wilson
 

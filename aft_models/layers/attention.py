@@ -25,6 +25,9 @@ class LinearAttention(nn.Module):
         qkv_bias: bias in the input projection.
         attn_drop: dropout of the channel-by-channel matrix.
         proj_drop: dropout of the output.
+
+    >>> LinearAttention(8, num_heads=2)(torch.randn(3, 16, 8)).shape
+    torch.Size([3, 16, 8])
     """
 
     def __init__(
@@ -62,6 +65,9 @@ class SimaAttention(LinearAttention):
     """SimA: queries and keys are l1-normalised along the tokens, and no softmax is needed.
 
     An l1 norm is kept by shifts of whole tokens, but only nearly by fractions of a token.
+
+    >>> SimaAttention(8, num_heads=2)(torch.randn(3, 16, 8)).shape
+    torch.Size([3, 16, 8])
     """
 
     def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,6 +96,10 @@ class AliasFreeClassAttention(nn.Module):
         layer_scale: initial value of the two residual gains.
         attn_drop: dropout inside the attention.
         proj_drop: dropout after the attention and inside the MLP.
+
+    >>> tokens = torch.randn(3, 1 + 16, 8)  # the class token first
+    >>> AliasFreeClassAttention(8, num_heads=2)(tokens).shape
+    torch.Size([3, 17, 8])
     """
 
     def __init__(

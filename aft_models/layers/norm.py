@@ -75,6 +75,11 @@ class AliasFreeLayerNorm(nn.Module):
             ``"channel"`` subtracts each channel's mean over the tokens (the authors' released
             code). Both are shift-equivariant.
         eps: added to the variance.
+
+    >>> tokens = torch.randn(2, 16, 8)
+    >>> norm = AliasFreeLayerNorm(8)
+    >>> torch.allclose(norm(tokens.roll(3, 1)), norm(tokens).roll(3, 1), atol=1e-6)
+    True
     """
 
     def __init__(self, dim: int, *, mean: str = "token", eps: float = 1e-6) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
+from rich.box import HEAVY_HEAD, SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -50,12 +51,27 @@ def print_table(
     title: str | None = None,
     caption: str | None = None,
     numeric: Sequence[str] = (),
+    cut: Sequence[str] = (),
 ) -> None:
-    """Prints a table to stdout; `numeric` columns are set flush right."""
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    """Prints a table to stdout; `numeric` columns are set flush right.
+
+    Where a terminal is too narrow, cells fold; if there are columns to `cut`, these lose their ends
+    instead, the others stay whole, and no vertical lines take room.
+    """
+    table = Table(
+        title=title,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD if cut else HEAVY_HEAD,
+        padding=(0, 1, 0, 0) if cut else (0, 1),
+    )
     for column in columns:
         table.add_column(
-            escape(column), justify="right" if column in numeric else "left", overflow="fold"
+            escape(column),
+            justify="right" if column in numeric else "left",
+            overflow="ellipsis" if cut else "fold",
+            no_wrap=bool(cut) and column not in cut,
         )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # never markup: names come from outside

@@ -54,6 +54,7 @@ class Request:
     class_map: Path | None
     download: bool
     skip_bad: bool
+    verify_data: bool
     batch_size: int | None
     workers: int | None
     device: str
@@ -135,6 +136,7 @@ class Request:
 )
 @click.option("--download", is_flag=True, help="Let a data set be downloaded.")
 @click.option("--skip-bad", is_flag=True, help="Leave unreadable images out, and count them.")
+@click.option("--verify-data", is_flag=True, help="Read every file again for the fingerprint.")
 @click.option("-b", "--batch-size", metavar="N|auto", default="auto", callback=_batch_size)
 @click.option("-j", "--workers", type=click.IntRange(min=0), help="Data loading processes.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
@@ -195,6 +197,7 @@ def _evaluate(request: Request, group: Group) -> int:
             split=request.split,
             download=request.download,
             class_map=request.class_map,
+            verify=request.verify_data,
         )
         settings = request.settings(camera=isinstance(dataset, Camera))
         guards = [Threshold.parse(text).guard(settings) for text in request.thresholds]

@@ -17,47 +17,22 @@ on the image is followed from the pixels (`places`), and only what reaches the l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from shiftbench.errors import DataError, ModelError
 from shiftbench.grid import Offset
+from shiftbench.measure.calls import Key, tensors_in, watch, with_tensors
 from shiftbench.measure.causes import NEGLIGIBLE, Cause, Split, find_cause, frame_width, split
 from shiftbench.measure.lattice import CYCLIC, Layout
+from shiftbench.measure.layer_report import UNCALLED, UNKNOWN, UNREACHED, LayerReport, eq_t
 from shiftbench.measure.places import Tracker
 
 DEFAULT_OFFSETS = (Offset(1, 0), Offset(0, 1), Offset(0.5, 0.5))
-
-UNCALLED = "never called"
-UNREACHED = "not on a path from the image to the logits"
-UNKNOWN = "where it or its input lies on the image could not be followed"
-
-
-@dataclass(frozen=True)
-class LayerReport:
-    """The equivariance of one call of a layer, averaged (root mean square) over the offsets."""
-
-    name: str  # dotted path in the model, "(2)" behind it for a second call; "" is the whole model
-    kind: str  # class name
-    depth: int  # 1 for a child of the model
-    leaf: bool  # whether it has no layers inside
-    shape: tuple[int, ...]  # of the output, without the batch
-    own: float | None  # error of the layer alone; None when it could not be judged
-    border: float | None  # the part of `own` that the border is to blame for
-    interior: float | None  # the other part: border^2 + interior^2 = own^2
-    cause: str | None  # a key of `causes.CAUSES`; None where there is nothing to explain
-    accumulated: float | None  # error of everything up to and including this layer
-    eq_t: float | None  # the same in dB, infinite for no error at all
-    note: str | None  # why it was not judged
-
-
-Key = tuple[str, int]  # a layer's name, and which call of it
 
 
 @dataclass
@@ -80,76 +55,6 @@ class _Call:
         return self.layout.placed(x) if self.part == "placed" else self.layout.unplaced(x)
 
 
-# --- hooks --------------------------------------------------------------------------------------
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    """The tensors among arguments or in an answer, in order."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [x for v in value for x in _tensors(v)] if isinstance(value, list | tuple) else []
-
-
-def _with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """The same arguments with other tensors in them."""
-    if isinstance(value, Tensor):
-        return next(tensors)
-    if isinstance(value, Mapping):
-        return {key: _with_tensors(v, tensors) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        make = getattr(type(value), "_make", type(value))  # a named tuple takes no list
-        return make([_with_tensors(v, tensors) for v in value])
-    return value
-
-
-Before = Callable[[Key, tuple[Any, ...], dict[str, Any]], None]
-After = Callable[[Key, nn.Module, Tensor], None]
-
-
-@contextmanager
-def _watch(model: nn.Module, after: After, before: Before | None = None) -> Iterator[None]:
-    """Tells of every call of every layer; calls that are made while telling are not told of."""
-    counts: dict[str, int] = {}
-    stack: list[Key] = []
-    telling = False
-
-    def entering(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            nonlocal telling
-            if telling:
-                return
-            counts[name] = counts.get(name, 0) + 1
-            stack.append((name, counts[name]))
-            if before is not None:
-                telling = True
-                before(stack[-1], args, kwargs)
-                telling = False
-
-        return hook
-
-    def leaving(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        nonlocal telling
-        if telling:
-            return
-        key, found = stack.pop(), _tensors(output)
-        if found:
-            telling = True
-            after(key, module, found[0])
-            telling = False
-
-    handles = []
-    for name, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(entering(name), with_kwargs=True))
-        handles.append(module.register_forward_hook(leaving, with_kwargs=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 # --- the passes ---------------------------------------------------------------------------------
 
 
@@ -159,9 +64,9 @@ def _reach(model: nn.Module, images: Tensor) -> dict[Key, Tensor] | None:
 
     def after(key: Key, module: nn.Module, output: Tensor) -> None:
         if not output.requires_grad:
-            reached[key] = torch.ones(output.shape, dtype=torch.bool)
+            reached[key] = torch.ones_like(output, dtype=torch.bool)
             return
-        reached[key] = torch.zeros(output.shape, dtype=torch.bool)
+        reached[key] = torch.zeros_like(output, dtype=torch.bool)
 
         def keep(gradient: Tensor) -> None:
             reached[key] |= gradient != 0
@@ -171,11 +76,11 @@ def _reach(model: nn.Module, images: Tensor) -> dict[Key, Tensor] | None:
     with torch.inference_mode(False), torch.enable_grad():
         pixels = images.clone().requires_grad_()
         try:
-            with _watch(model, after):
+            with watch(model, after):
                 logits = model(pixels)
             generator = torch.Generator().manual_seed(0)
             weights = torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
-            torch.autograd.grad((logits * weights).sum(), pixels)
+            torch.autograd.grad((logits * weights.to(logits.device)).sum(), pixels)
         except RuntimeError:  # not differentiable; a fault of the model itself shows up later too
             return None
     return reached
@@ -193,7 +98,7 @@ def _locate(model: nn.Module, images: Tensor) -> dict[Key, _Call]:
         return Layout.of(tracker.get(x), batch, size)
 
     def before(key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        arguments[key] = _tensors([args, kwargs])
+        arguments[key] = tensors_in([args, kwargs])
         layouts[key] = [layout(x) for x in arguments[key]]
 
     def after(key: Key, module: nn.Module, output: Tensor) -> None:
@@ -205,7 +110,7 @@ def _locate(model: nn.Module, images: Tensor) -> dict[Key, _Call]:
             found = Layout(batch, size, ())  # logits have no place, whatever they are made of
         calls[key] = _Call(module, layouts.pop(key), found)
 
-    with _watch(model, after, before), tracker:
+    with watch(model, after, before), tracker:
         model(images)
     return calls
 
@@ -253,8 +158,8 @@ class _Unshifted:
 
     def before(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keeps the arguments."""
-        copies = iter([x.clone() for x in _tensors([args, kwargs])])
-        self.arguments[key] = _with_tensors([list(args), kwargs], copies)
+        copies = iter([x.clone() for x in tensors_in([args, kwargs])])
+        self.arguments[key] = with_tensors([list(args), kwargs], copies)
 
     def after(self, key: Key, module: nn.Module, output: Tensor) -> None:
         """Keeps the output and measures the layer."""
@@ -272,11 +177,11 @@ class _Unshifted:
             moved = iter(
                 [
                     x.clone() if layout is None else layout.shift(x, offset)
-                    for x, layout in zip(_tensors(arguments), inputs, strict=True)
+                    for x, layout in zip(tensors_in(arguments), inputs, strict=True)
                 ]
             )
-            args, kwargs = _with_tensors(arguments, moved)
-            answer = _tensors(module(*args, **kwargs))[0]
+            args, kwargs = with_tensors(arguments, moved)
+            answer = tensors_in(module(*args, **kwargs))[0]
             return _split(call, answer, call.layout.shift(output, offset))
 
         call.own = _mean([at(offset) for offset in self.offsets])
@@ -327,21 +232,8 @@ def _shifted(model: nn.Module, images: Tensor, calls: dict[Key, _Call], offset: 
         norm = float(expected.norm()) or torch.finfo(error.dtype).tiny
         call.path.append((float(error.norm()) / norm, float(error.square().mean())))
 
-    with _watch(model, after):
+    with watch(model, after):
         model(CYCLIC.views(images, 0)(offset))
-
-
-def eq_t(peak_to_peak: float, mean_squared_error: float) -> float:
-    """Equivariance to translation in decibels: 20 log10(I) - 10 log10(MSE).
-
-    >>> eq_t(2.0, 0.04)  # an error of 0.2 where signals lie in [-1, 1]
-    20.0
-    """
-    if mean_squared_error == 0:
-        return math.inf
-    if peak_to_peak == 0:
-        return -math.inf
-    return 20 * math.log10(peak_to_peak) - 10 * math.log10(mean_squared_error)
 
 
 def _report(key: Key, call: _Call) -> LayerReport:
@@ -362,6 +254,7 @@ def _report(key: Key, call: _Call) -> LayerReport:
         depth=name.count(".") + 1 if name else 0,
         leaf=leaf,
         shape=tuple(output.shape[1:]),
+        lattice=call.layout.size if call.layout and call.part != "unplaced" else None,
         own=own.total if own else None,
         border=own.border if own and split_known else None,
         interior=own.interior if own and split_known else None,
@@ -394,7 +287,7 @@ def audit(
         for key, call in calls.items():
             _narrow(call, None if reached is None else reached.get(key))
         unshifted = _Unshifted(calls, offsets)
-        with _watch(model, unshifted.after, unshifted.before):
+        with watch(model, unshifted.after, unshifted.before):
             model(images)
         for offset in offsets:
             _shifted(model, images, calls, offset)
@@ -417,6 +310,7 @@ def _uncalled(model: nn.Module, calls: Mapping[Key, _Call]) -> list[LayerReport]
             depth=name.count(".") + 1,
             leaf=True,
             shape=(),
+            lattice=None,
             own=None,
             border=None,
             interior=None,
@@ -427,30 +321,3 @@ def _uncalled(model: nn.Module, calls: Mapping[Key, _Call]) -> list[LayerReport]
         )
         for name, module in leaves
     ]
-
-
-def breakers(reports: Sequence[LayerReport]) -> list[LayerReport]:
-    """The layers with an error of their own, worst first: where to start mending.
-
-    A container is among them when the code between its layers breaks more than the layers do.
-    """
-    return sorted(
-        (report for report in reports if report.cause is not None),
-        key=lambda report: -(report.own or 0.0),
-    )
-
-
-def unjudged(reports: Sequence[LayerReport]) -> dict[str, list[str]]:
-    """The leaves that could not be judged, by the reason."""
-    names: dict[str, list[str]] = {}
-    for report in reports:
-        if report.note is not None and report.leaf:
-            names.setdefault(report.note, []).append(report.name)
-    return names
-
-
-def to_frame(reports: Sequence[LayerReport]) -> pd.DataFrame:
-    """The reports as a table, in order of execution."""
-    columns = [field.name for field in fields(LayerReport)]
-    frame = pd.DataFrame([astuple(report) for report in reports], columns=columns)
-    return frame.assign(shape=["x".join(map(str, report.shape)) for report in reports])

@@ -103,14 +103,21 @@ def find_cause(own: Split, whole_step: Split, input_step: Split) -> tuple[Cause,
         whole_step: At a whole step of the coarsest lattice.
         input_step: At a whole step of the input's lattice.
     """
-    # An image is not periodic: what else goes wrong is often worst at the seam. The padding is only
-    # to blame for as much as whole steps show too.
-    border = min(own.border, whole_step.total)
-    blamed = Split(border, math.sqrt(max(0.0, own.total**2 - border**2)))
+    blamed = _blame(own, whole_step)
     if blamed.border > blamed.interior:
         return BORDER, blamed
-    if whole_step.interior >= own.interior / 2:
+    if whole_step.interior >= blamed.interior / 2:
         return POSITION, blamed
-    if input_step.interior >= own.interior / 2:
+    if _blame(input_step, whole_step).interior >= blamed.interior / 2:
         return SUBSAMPLING, blamed
     return NONLINEARITY, blamed
+
+
+def _blame(error: Split, whole_step: Split) -> Split:
+    """The error, its border no larger than padding can explain.
+
+    An image is not periodic, so that whatever else goes wrong is often worst at the seam, but only
+    padding goes wrong there at whole steps too.
+    """
+    border = min(error.border, whole_step.total)
+    return Split(border, math.sqrt(max(0.0, error.total**2 - border**2)))

@@ -53,6 +53,11 @@ class Place:
         common = math.gcd(*self.size)
         return [f for f in range(1, common + 1) if common % f == 0 and f < max(self.size)]
 
+    def is_complete(self) -> bool:
+        """Whether every cell of some whole images occurs."""
+        found = self.cells.unique()  # type: ignore[no-untyped-call]
+        return len(found[found != NOWHERE]) % math.prod(self.size) == 0
+
     def varies(self, axis: int) -> bool:
         """Whether the cell changes along an axis."""
         if self.cells.shape[axis] == 1 or self.cells.stride(axis) == 0:
@@ -69,12 +74,12 @@ def join(image: Tensor, row: Tensor, column: Tensor, size: Size) -> Tensor:
     return 1 + (image * size[0] + row) * size[1] + column
 
 
-def raster(shape: Sequence[int], rows_axis: int, columns_axis: int) -> Place:
+def raster(shape: Sequence[int], rows_axis: int, columns_axis: int, device: torch.device) -> Place:
     """The cells of a tensor that is a map: images along axis 0, rows and columns where told."""
     size = (shape[rows_axis], shape[columns_axis])
 
     def along(axis: int) -> Tensor:
-        index = torch.arange(shape[axis], dtype=torch.int32)
+        index = torch.arange(shape[axis], dtype=torch.int32, device=device)
         return index.reshape([-1 if a == axis else 1 for a in range(len(shape))])
 
     cells = join(along(0), along(rows_axis), along(columns_axis), size)
@@ -110,7 +115,7 @@ class _Lattice:
     @cached_property
     def in_order(self) -> bool:
         """Whether there is nothing to gather, as in every plain map: no copy is needed then."""
-        return torch.equal(self.order, torch.arange(self.entries))
+        return torch.equal(self.order, torch.arange(self.entries, device=self.order.device))
 
     def axes_first(self, x: Tensor) -> Tensor:
         """A view of `x` that begins with the axes along which the cell changes."""
@@ -134,7 +139,7 @@ class _Lattice:
 
     def unplaced(self, x: Tensor) -> Tensor:
         """(entries, numbers of each): those without a place."""
-        mask = torch.ones(self.entries, dtype=torch.bool)
+        mask = torch.ones(self.entries, dtype=torch.bool, device=self.order.device)
         mask[self.order] = False
         return self.axes_first(x).reshape(self.entries, -1)[mask]
 

@@ -81,7 +81,7 @@ class Shard:
             margin=self.margin,
             keys=[self.keys[row] for row in rows],
             labels=self.labels[rows],
-            unshifted=Answers(self.unshifted.logits[chosen]),
+            unshifted=self.unshifted.take(chosen.numpy()),
             scene=scene and (lambda: _SomeViews(scene(), chosen)),
         )
 

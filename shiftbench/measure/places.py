@@ -9,7 +9,7 @@ shape never decides: a matrix of 32 x 32 channels has no place, however much it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from shiftbench.measure.calls import tensors_in
 from shiftbench.measure.lattice import NOWHERE, Known, Place, Places, Size, join, raster
 
 # What only moves numbers; the first argument is the tensor, or a list of tensors.
@@ -73,14 +74,21 @@ def _agree(a: Place, b: Place) -> Place | None:
     """One place for numbers that have two, where these are the same or one is nowhere."""
     if a is b or (a.size == b.size and a.cells.data_ptr() == b.cells.data_ptr()):
         return a
-    if a.size != b.size:  # a strided slice against a convolution's own, coarser lattice
+    if a.size != b.size:
         fine, coarse = (a, b) if a.size > b.size else (b, a)
         factor = fine.size[0] // coarse.size[0]
         if (coarse.size[0] * factor, coarse.size[1] * factor) != fine.size:
             return None
         a, b = fine.coarser(factor), coarse
-    same = (a.cells == b.cells) | (a.cells == NOWHERE) | (b.cells == NOWHERE)
-    return Place(torch.maximum(a.cells, b.cells), a.size) if bool(same.all()) else None
+        if fine.is_complete() and _same(a, b):
+            return fine  # cells that were spread over a finer map lie on it
+        # Otherwise a strided slice of the finer map is meant, and meets a coarser one.
+    return Place(torch.maximum(a.cells, b.cells), a.size) if _same(a, b) else None
+
+
+def _same(a: Place, b: Place) -> bool:
+    nowhere = (a.cells == NOWHERE) | (b.cells == NOWHERE)
+    return bool(((a.cells == b.cells) | nowhere).all())
 
 
 def summed(places: Known, axes: Sequence[int]) -> Known:
@@ -163,13 +171,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, images: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.image: Size = (images.shape[2], images.shape[3])
-        self._known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-        self.put(images, (raster(images.shape, 2, 3),))
+        self._known: MutableMapping[Tensor, Known] = WeakTensorKeyDictionary()
+        self.put(images, (raster(images.shape, 2, 3, images.device),))
 
     def get(self, x: Tensor) -> Known:
         """The places of a tensor; weights and constants have none."""
-        known: Known = self._known[x] if x in self._known else ()
-        return known
+        return self._known.get(x, ())
 
     def carry_over(self, source: Tensor, target: Tensor) -> None:
         """Says that a target of unknown place is arranged as its source, perhaps more coarsely."""
@@ -185,7 +192,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 cells = cells.narrow(axis, 0, 1)
             self.put(target, merge([(Place(cells, places[0].size),)], target.shape))
         elif len(axes) == 3 and axes[0] == 0 and self._fits(target.shape, axes[1], axes[2]):
-            self.put(target, (raster(target.shape, axes[1], axes[2]),))
+            self.put(target, (raster(target.shape, axes[1], axes[2], target.device),))
 
     def put(self, x: Tensor, places: Known) -> None:
         """Says where a tensor lies."""
@@ -206,7 +213,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:
                 return result
         result = func(*args, **kwargs)
-        outputs = _tensors(result)
+        outputs = tensors_in(result)
         rule = self._rule(name, func, args, kwargs, outputs)
         for output, places in zip(outputs, rule, strict=True):
             unseen = not places and self.get(output) is None
@@ -242,7 +249,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return [None] * len(outputs)
         if name.startswith("new_") or name.endswith("_like"):
             return [()] * len(outputs)
-        inputs = [self.get(x) for x in _tensors(list(given.values()))]
+        inputs = [self.get(x) for x in tensors_in(list(given.values()))]
         return [merge(inputs, shape) for shape in shapes]
 
     def _moved(
@@ -250,7 +257,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Sequence[Known]:
         """Does to the cells what was done to the numbers."""
         listed = isinstance(args[0], list | tuple)
-        tensors = _tensors(args[0])
+        tensors = tensors_in(args[0])
         known = [self.get(x) for x in tensors]
         moved: list[list[Place]] = [[] for _ in range(outputs)]
         for index in range(max(len(places or ()) for places in known)):
@@ -266,7 +273,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for x, part in zip(tensors, parts, strict=True)
             ]
             found = func(cells if listed else cells[0], *args[1:], **kwargs)
-            for output, x in zip(moved, _tensors(found), strict=True):
+            for output, x in zip(moved, tensors_in(found), strict=True):
                 output.append(Place(x, *sizes))
         if any(places is None for places in known):
             return [None] * outputs
@@ -280,19 +287,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return places
         if len(places) > 1 or len(shape) != 4 or not _is_map(places[0]):
             return None
-        return (raster(shape, 2, 3),) if self._fits(shape, 2, 3) else None
+        device = places[0].cells.device
+        return (raster(shape, 2, 3, device),) if self._fits(shape, 2, 3) else None
 
     def _fits(self, shape: Sequence[int], rows_axis: int, columns_axis: int) -> bool:
         """Whether a map has the image's proportions."""
         return shape[rows_axis] * self.image[1] == shape[columns_axis] * self.image[0]
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    if isinstance(values, Tensor):
-        return [values]
-    if isinstance(values, list | tuple):
-        return [x for value in values for x in _tensors(value)]
-    return []
 
 
 def _padded(places: Known, pad: Sequence[int], mode: str) -> Known:
@@ -323,7 +323,7 @@ def _is_map(place: Place) -> bool:
     cells = cells[:, :1]
     placed = cells != NOWHERE
     image, row, column = place.coordinates(cells)
-    first = torch.arange(len(cells)).reshape(-1, 1, 1, 1)
+    first = torch.arange(len(cells), device=cells.device).reshape(-1, 1, 1, 1)
 
     def same(value: Tensor, axis: int) -> bool:
         high = torch.where(placed, value, -1).amax(axis, keepdim=True)

@@ -66,7 +66,15 @@ class Mode:
 
 @dataclass(frozen=True)
 class Trace:
-    """What a search found, image by image."""
+    """What a search found, image by image.
+
+    >>> import torch
+    >>> from shiftbench.shifts import SHIFTS
+    >>> views = SHIFTS.get("cyclic").views(torch.rand(2, 3, 8, 8), 0)
+    >>> trace = search(lambda x: x.flatten(1)[:, :2], views, [0, 0], Grid(1), batch_size=4)
+    >>> trace.forward_passes <= 2 * 9
+    True
+    """
 
     broken_radius: NDArray[np.float64]  # smallest ring with a wrong answer; NaN: never wrong
     dy: NDArray[np.float64]  # the first offset with a wrong answer; NaN: never wrong

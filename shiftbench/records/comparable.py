@@ -84,10 +84,12 @@ def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[st
 def comparison_key(record: Record, name: ScoreName) -> Hashable:
     """Equal for two records exactly when nothing forbids comparing this score of theirs.
 
-    The same rule as `why_not`, for many records at once; both must have the score.
+    The same rule as `why_not`, for many records at once. None, which compares with nothing: the
+    record does not say what measured the score.
     """
     info = record.metric_of(name)
-    assert info is not None, f"{record.model.name} has no {name.stem}"
+    if info is None:
+        return None
     own = {**_metric_conditions(info), "images of the score": info.images_of(name)}
     return (*conditions(record).values(), *sorted(own.items()))
 

@@ -323,7 +323,7 @@ def _alike(records: Sequence[Record], name: ScoreName) -> list[bool]:
     """Which records belong to the largest set of one column that is comparable and exact."""
     keys = [None if r.is_upper_bound(name) else comparison_key(r, name) for r in records]
     largest = Counter(key for key in keys if key is not None).most_common(1)
-    return [bool(largest) and key == largest[0][0] for key in keys]
+    return [key is not None and key == largest[0][0] for key in keys]
 
 
 def _best(

@@ -7,7 +7,9 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from shiftbench.errors import DataError, RecordError
 from shiftbench.measure.metric import METRICS, NEAR_TIE, PASSES, Metric
@@ -124,7 +126,7 @@ def _describe(metric: Metric, samples: pd.DataFrame) -> MetricInfo:
     outcomes = metric.outcomes(samples)
     measured = samples[metric.columns[0]].notna()
 
-    def digest(chosen: pd.Series) -> str:
+    def digest(chosen: pd.Series | NDArray[np.bool_]) -> str:
         return images_digest(samples.loc[chosen, KEY], samples.loc[chosen, "label"])
 
     # A grid that grew on some of the images only leaves its outer rings to them.

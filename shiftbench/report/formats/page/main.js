@@ -1,6 +1,5 @@
 // Wiring: the tools change the state, and the state is drawn.
 const tool = (id) => document.getElementById(id);
-const datasets = [...new Set(page.records.map((r) => r.data.name))].sort();
 
 function remember(key, value) {
   try {
@@ -27,39 +26,51 @@ prefersDark.addEventListener("change", showTheme);
 
 function update() {
   tool("sort").value = state.column;
-  tool("shift-text").textContent = `${state.s} step${state.s === 1 ? "" : "s"}`;
+  tool("shift-text").textContent = `${state.stop} step${state.stop === 1 ? "" : "s"}`;
   drawTable();
   drawCharts();
 }
 
-function chooseData(name) {
-  state.data = name;
-  if (!shownColumns().includes(state.column)) {
-    state.column = "top1";
-    state.descending = true;
+function chooseGroup(group) {
+  const began = state.stop === state.group.stop; // then the next one begins at its own
+  state.group = group;
+  const last = group.notes.length - 1;
+  state.stop = began ? group.stop : Math.min(state.stop, last);
+  if (!columnNamed(state.column)) {
+    state.column = modelColumn(group).name;
+    state.descending = false;
   }
-  tool("sort").replaceChildren(...shownColumns().map((column) => element("option", { value: column }, title(column))));
-  state.drawn = new Set(rows().slice(0, DRAWN_AT_FIRST).map((record) => record.index));
+  tool("data").value = page.groups.indexOf(group);
+  tool("shift").max = last;
+  tool("shift").value = state.stop;
+  tool("shift-label").hidden = last === 0;
+  tool("intervals").checked = page.intervals && group.rows.length < CROWD;
+  tool("sort").replaceChildren(...group.columns.map((column) => element("option", { value: column.name }, column.title)));
+  state.drawn = new Set(rows().slice(0, DRAWN_AT_FIRST));
   update();
+  drawPublished();
 }
 
-const furthest = Math.max(0, ...page.attacks.map((attack) => attack.ticks.length - 1));
-tool("shift").max = furthest;
-tool("shift").value = state.s;
-tool("shift-label").hidden = furthest === 0;
-tool("data").replaceChildren(...datasets.map((name) => element("option", { value: name }, name)));
-tool("data-label").hidden = datasets.length < 2;
+tool("data").replaceChildren(...page.groups.map((group, index) => element("option", { value: index }, group.label)));
+tool("data-label").hidden = page.groups.length < 2;
 tool("tools").addEventListener("submit", (event) => event.preventDefault());
-tool("data").addEventListener("change", (event) => chooseData(event.target.value));
-tool("sort").addEventListener("change", (event) => sortBy(event.target.value));
+tool("data").addEventListener("change", (event) => chooseGroup(page.groups[event.target.value]));
+tool("sort").addEventListener("change", (event) => sortBy(columnNamed(event.target.value)));
+tool("intervals").addEventListener("change", () => drawTable());
 tool("shift").addEventListener("input", (event) => {
-  state.s = Number(event.target.value);
+  state.stop = Number(event.target.value);
   update();
 });
 tool("filter").addEventListener("input", (event) => {
   state.filter = event.target.value;
   update();
 });
+let width = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth !== width) drawCharts();
+  width = innerWidth;
+});
 
 showTheme();
-chooseData(datasets[0]);
+chooseGroup(state.group);
+followLink();

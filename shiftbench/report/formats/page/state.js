@@ -1,30 +1,30 @@
 // What is shown, and small helpers to build it. Text from records only ever becomes text nodes.
+// Cells arrive as text with their rank: nothing is formatted, rounded or judged here.
 const page = JSON.parse(document.getElementById("records").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = 7;
 const DASHES = ["", "7 4", "2 4", "9 3 2 3"];
 const MARKS = ["circle", "square", "triangle", "diamond", "cross"];
 const DRAWN_AT_FIRST = 8; // more curves than this hide each other
-const DESCENDING_FIRST = /^(top1|consistency_|adversarial_|images)/;
 
 const state = {
-  data: "", // data set
+  group: page.groups[0], // comparable records
   filter: "",
-  column: page.sort,
-  descending: DESCENDING_FIRST.test(page.sort),
-  s: page.radius, // max shift, in steps
-  drawn: new Set(), // indices of records with a curve
+  column: page.groups[0].sort,
+  descending: page.groups[0].descending,
+  stop: page.groups[0].stop, // max shift, in steps
+  drawn: new Set(), // rows with a curve
 };
 
-page.records.forEach((record, index) => {
-  record.index = index;
-});
-// Looks are dealt out by name within a data set, so that the few models compared differ the most.
-page.records.forEach((record) => {
-  const names = [...new Set(page.records.filter((r) => r.data.name === record.data.name).map((r) => r.model.name))].sort();
-  const k = names.indexOf(record.model.name);
-  record.look = { colour: `var(--s${k % COLOURS})`, dash: DASHES[k % DASHES.length], mark: MARKS[k % MARKS.length] };
-});
+for (const group of page.groups) {
+  // Looks are dealt out by name within a group, so that the few models compared differ the most.
+  const names = [...new Set(group.rows.map((row) => row.model))].sort();
+  group.rows.forEach((row, index) => {
+    const k = names.indexOf(row.model);
+    row.index = index;
+    row.look = { colour: `var(--s${k % COLOURS})`, dash: DASHES[k % DASHES.length], mark: MARKS[k % MARKS.length] };
+  });
+}
 
 function element(name, attributes = {}, ...children) {
   const svg = ["svg", "path", "line", "rect", "g", "text", "title"].includes(name);
@@ -40,51 +40,37 @@ function element(name, attributes = {}, ...children) {
 /** A model's name that may break after its separators, and nowhere else unless it must. */
 const breakable = (name) => name.split(/(?<=[_./:,-])/).flatMap((part) => [part, element("wbr")]);
 
-// Exact ties go to the even digit, as in every other output: x.x5 is one only at .25 and .75.
-const percent = (x) => ((100 * x) % 1 === 0.25 ? 100 * x - 0.05 : 100 * x).toFixed(1);
-const interval = (score) => `[${percent(score.low)}, ${percent(score.high)}]`;
-const count = (n) => n.toLocaleString("en-US");
-const title = (column) => ({ model: "model", param_count: "params", img_size: "px", forward_passes: "passes" })[column] ?? column.replaceAll("_", " ");
+const [modelColumn, valueColumns] = [(group) => group.columns[0], (group) => group.columns.slice(1)];
+const columnNamed = (name) => state.group.columns.find((column) => column.name === name);
+const curveColumns = (group) => group.columns.filter((column) => column.curve);
 
-function compact(n) {
-  for (const [unit, name] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (n >= unit) return `${Number((n / unit).toPrecision(3))}${name}`;
-  return String(n);
+/** A cell as Python wrote it, with names for its parts; null where nothing was measured. */
+function cellAt(column, row, radius) {
+  const found = column.cells[column.curve ? radius : 0]?.[row.index];
+  if (!found) return null;
+  const [text, rank, interval = "", n = "", flags = ""] = found;
+  return { text, rank, interval, n, best: flags.includes("b"), ranked: !flags.includes("u"), ownN: flags.includes("n") };
 }
 
-/** The cell of a record: a score object, a number, a string, or null. */
-function cell(record, column) {
-  const [family, ...rest] = column.split("_");
-  if (family === "consistency") return record.scores.consistency[rest.join("_")] ?? null;
-  if (family === "adversarial") return record.scores.adversarial[rest.join("_")]?.[state.s] ?? null;
-  return {
-    model: record.model.name,
-    images: record.data.images,
-    param_count: record.model.parameters,
-    img_size: record.model.input_size,
-    top1: record.scores.accuracy,
-    seconds: record.seconds,
-    forward_passes: record.forward_passes,
-  }[column] ?? null;
-}
+/** The same at the max shift chosen; where the page began, each column has its own. */
+const cell = (column, row) => cellAt(column, row, state.stop === state.group.stop ? column.radius : state.stop);
 
-const isScore = (value) => value !== null && typeof value === "object";
-const rank = (value) => (isScore(value) ? value.value : value);
-const isBound = (record, column) => record.upper_bound && column.startsWith("adversarial_");
-
-/** Numbers by size, names by their letters' codes, as in every other output. */
-const order = (x, y) => (x > y) - (x < y);
-
-/** The records that pass the data set and the filter, in order; empty cells come last. */
+/** The rows that pass the filter, in order: ranked ones, then those that cannot be ranked, then empty ones. */
 function rows() {
   const wanted = state.filter.trim().toLowerCase().split(/\s+/);
-  const shown = page.records.filter((r) => r.data.name === state.data && wanted.every((word) => r.model.name.toLowerCase().includes(word)));
+  const shown = state.group.rows.filter((row) => wanted.every((word) => row.model.toLowerCase().includes(word)));
+  const column = columnNamed(state.column);
   const sign = state.descending ? -1 : 1;
-  return shown.sort((a, b) => {
-    const x = rank(cell(a, state.column));
-    const y = rank(cell(b, state.column));
-    if (x === null || y === null) return (x === null) - (y === null) || a.index - b.index;
-    return sign * order(x, y) || order(a.model.name, b.model.name);
-  });
+  const part = (found) => (found === null ? 2 : found.ranked ? 0 : 1);
+  const keyed = shown.map((row) => ({ row, found: cell(column, row) }));
+  keyed.sort((a, b) => part(a.found) - part(b.found) || sign * ((a.found?.rank ?? 0) - (b.found?.rank ?? 0)) || a.row.place - b.row.place);
+  return keyed.map(({ row }) => row);
+}
+
+/** The permanent link of a model: its data by name, unless several groups share that. */
+function linkOf(group, row) {
+  const shared = page.groups.filter((other) => other.data === group.data).length > 1;
+  return `#${new URLSearchParams({ model: row.model, data: shared ? group.label : group.data })}`;
 }
 
 function markPath(mark, x, y, r) {
@@ -98,8 +84,8 @@ function markPath(mark, x, y, r) {
   return `M${x - r},${y}a${r},${r} 0 1 0 ${2 * r},0a${r},${r} 0 1 0 ${-2 * r},0z`;
 }
 
-function swatch(record) {
-  const { colour, dash, mark } = record.look;
+function swatch(row) {
+  const { colour, dash, mark } = row.look;
   return element("svg", { class: "swatch", width: 34, height: 12, viewBox: "0 0 34 12", "aria-hidden": "true" },
     element("path", { d: "M1,6H33", class: "curve", stroke: colour, "stroke-dasharray": dash }),
     element("path", { d: markPath(mark, 17, 6, 3.5), class: "mark", fill: colour }));
