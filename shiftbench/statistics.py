@@ -171,11 +171,14 @@ class PairedComparison:
         return self.p_value < SIGNIFICANCE
 
 
-def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedComparison:
+def compare_paired(
+    first: ArrayLike, second: ArrayLike, *, unit: str = FRACTION
+) -> PairedComparison:
     """Compares two models by their outcomes on the same images in the same order.
 
     The interval is Agresti and Min's (2005): Wald's, after half an image is added to each of the
     four cells of the table, which keeps its coverage near 95% for few images and few differences.
+    Outcomes of another unit than fractions have a bootstrap interval over images.
     The p-value counts the images on which one model is better: right and wrong answers give
     McNemar's test, shares of draws the sign test, of which it is the special case.
 
@@ -190,13 +193,18 @@ def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedComparison:
         )
     change, n = b - a, len(a)
     only_first, only_second = int((change < 0).sum()), int((change > 0).sum())
-    centre = float(change.sum()) / (n + 2)
-    spread = (float((change**2).sum()) + 1) / (n + 2) - centre**2
-    half = Z95 * math.sqrt(spread / (n + 2))
+    if unit == FRACTION and is_bounded(a, b):
+        centre = float(change.sum()) / (n + 2)
+        spread = (float((change**2).sum()) + 1) / (n + 2) - centre**2
+        half = Z95 * math.sqrt(spread / (n + 2))
+        low, high = max(-1.0, centre - half), min(1.0, centre + half)
+    else:
+        resampled = _bootstrap(change, unit)
+        low, high = resampled.low, resampled.high
     return PairedComparison(
         difference=float(change.mean()),
-        low=max(-1.0, centre - half) if is_bounded(a, b) else centre - half,
-        high=min(1.0, centre + half) if is_bounded(a, b) else centre + half,
+        low=low,
+        high=high,
         p_value=mcnemar(only_first, only_second),
         only_first=only_first,
         only_second=only_second,
@@ -213,6 +221,8 @@ def surely_differ(first: Score, second: Score) -> bool:
     >>> surely_differ(wilson(95, 100), wilson(60, 100)), surely_differ(wilson(9, 10), wilson(8, 10))
     (True, False)
     """
+    if not (first.is_fraction and second.is_fraction and first.n == second.n):
+        return False
     n, less, more = first.n, *sorted(round(score.value * score.n) for score in (first, second))
     if sorted((first, second)) != [wilson(less, n), wilson(more, n)]:
         return False

@@ -21,7 +21,15 @@ def _records(folders: tuple[Path, ...], names: tuple[str, str], data: str | None
     # A folder given by name needs no place to be looked for in.
     by_name = [name for name in names if not Path(name).is_dir()]
     known = read_records(places) if by_name else []
-    return [find_record(known, name, data=data) for name in names]
+    name = data and _data_name(data, {record.data.name for record in known})
+    return [find_record(known, model, data=name) for model in names]
+
+
+def _data_name(data: str, known: set[str]) -> str:
+    """The data set of `NAME[:PATH]`: both `folder:/data/birds` and its `val` are birds."""
+    name, _, path = data.partition(":")
+    own = [place.name for place in (Path(path).resolve(), Path(path).resolve().parent) if path]
+    return next((candidate for candidate in (name, *own) if candidate in known), name)
 
 
 @click.command()
@@ -69,8 +77,7 @@ def command(
     if gallery is not None:
         require_place(gallery)
         format_of(gallery, GALLERY_ENDINGS)
-    name = data.partition(":")[0] if data else None
-    a, b = _records(folders, (first, second), name)
+    a, b = _records(folders, (first, second), data)
     comparison = compare(a, b, max_shift=max_shift)
     if kind == "table":
         render.print_comparison(comparison)

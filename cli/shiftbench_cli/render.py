@@ -134,7 +134,7 @@ def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
 
 def _head(column: Column) -> str:
     """The title over two lines, and how far the grid goes."""
-    head = column.title.replace(" ", "\n", 1)
+    head = column.title.replace(" ", "\n", 1) if column.group else column.title
     return f"{head}\n±{column.reach}" if column.reach else head
 
 

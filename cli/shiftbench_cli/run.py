@@ -224,7 +224,7 @@ def _evaluate(request: Request, group: Group) -> int:
                 if len(names) == 1:
                     raise
                 problems.append(f"{name} failed: {error}")
-                progress.remark(problems[-1])
+                progress.remark(f"{name} failed: the reason stands at the end")
                 continue
             records.append(outcome.record)
             if outcome.reused:

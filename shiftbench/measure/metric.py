@@ -195,8 +195,14 @@ class Metric(ABC):
         first = self.columns[0]
         return rows[first].isna().to_numpy() if first in rows else np.ones(len(rows), dtype=bool)
 
-    def settle(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Completes the rows of images that are not missing, where that needs no measurement."""
+    def settle(self, rows: pd.DataFrame, asked: NDArray[np.bool_]) -> pd.DataFrame:
+        """Completes rows that are not missing, where that needs no measurement.
+
+        Args:
+            rows: A row per image.
+            asked: Which of them this metric was asked for. The others stay as they are: to complete
+                only those that need no measurement would choose images by their outcome.
+        """
         return rows
 
     def describing(self, rows: pd.DataFrame) -> Self:

@@ -66,8 +66,8 @@ def compare(first: Record, second: Record, *, max_shift: int | None = None) -> C
         if reasons:
             left_out += reasons
         else:
-            bound = first.is_upper_bound(name)
-            compared.append(_compare(name, ours[name], theirs[name], bound))
+            unit, bound = first.scores[name].unit, first.is_upper_bound(name)
+            compared.append(_compare(name, ours[name], theirs[name], unit, bound))
     return Comparison(first, second, tuple(compared), tuple(dict.fromkeys(left_out)))
 
 
@@ -94,10 +94,13 @@ def _shared(
     return found, [f"{stem} reaches a max shift of {far} in both" for stem, far in short.items()]
 
 
-def _compare(name: ScoreName, first: pd.Series, second: pd.Series, bound: bool) -> ScoreComparison:
+def _compare(
+    name: ScoreName, first: pd.Series, second: pd.Series, unit: str, bound: bool
+) -> ScoreComparison:
     both = first.index.intersection(second.index)
     a, b = first.loc[both].to_numpy(), second.loc[both].to_numpy()
-    return ScoreComparison(name, mean_score(a), mean_score(b), compare_paired(a, b), bound)
+    scores = [mean_score(values, unit=unit) for values in (a, b)]
+    return ScoreComparison(name, *scores, compare_paired(a, b, unit=unit), bound)
 
 
 def to_rows(comparison: Comparison) -> list[dict[str, str | float | int | bool]]:

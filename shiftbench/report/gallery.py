@@ -158,6 +158,7 @@ def build_gallery(
         first.samples()
         .merge(second.samples(), on=KEY, suffixes=SIDES, validate="one_to_one")
         .set_index(KEY, drop=False)
+        .rename_axis(index=None)
     )
     outcomes = [record.outcomes(name.stem)[name] for record in (first, second)]
     both = outcomes[0].index.intersection(outcomes[1].index)

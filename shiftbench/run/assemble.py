@@ -36,8 +36,11 @@ def assemble(
     """
     metrics = {metric.name: metric for metric in plan.metrics}
     metrics |= {name: m for name, m in metrics_of(before).items() if name not in metrics}
+    asked = {metric.name: plan.keys_of(metric) for metric in plan.metrics}
     settled = {
-        name: metric.settle(rows[name]) for name, metric in metrics.items() if len(rows[name])
+        name: metric.settle(rows[name], rows[name].index.isin(asked.get(name, [])))
+        for name, metric in metrics.items()
+        if len(rows[name])
     }
     samples = _join(plan, settled)
     missing = _missing(plan, settled)

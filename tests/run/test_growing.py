@@ -18,6 +18,7 @@ from shiftbench.records.record import Record, ResultStore, read_record
 from shiftbench.run.benchmark import Execution, Outcome, run
 from shiftbench.run.settings import Settings
 from shiftbench.run.worker import Estimate, Tally
+from shiftbench.scores import ScoreName
 
 SIDE, IMAGES = 16, 24
 RECIPE = {"input_size": SIDE, "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
@@ -134,6 +135,25 @@ def test_a_grown_record_equals_one_made_in_one_go(axis: str, bench: Bench, tmp_p
     fresh_start = axis in ("every offset", "an exact search")  # what is there is of no use to them
     assert added < bench.network.seen or fresh_start
     assert grown.record.forward_passes >= whole.record.forward_passes or not fresh_start
+
+
+def test_rings_that_only_some_images_were_searched_to_are_scored_on_them_alone(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.run(tmp_path / "grown", BASE)
+    few = replace(BASE, limit=6, max_shift=3)
+    grown = bench.run(tmp_path / "grown", few).record
+    alone = bench.run(tmp_path / "alone", few).record
+    whole = bench.run(tmp_path / "whole", BASE).record
+    crop = ScoreName("adversarial", "crop")
+    for radius in range(4):
+        expected = whole if radius <= 1 else alone
+        point = replace(crop, radius=radius)
+        assert grown.scores[point] == expected.scores[point]
+        images = grown.metrics[crop.stem].images_of(point)
+        assert images == expected.metrics[crop.stem].images_of(point)
+    assert grown.metrics[crop.stem].images == IMAGES
+    assert list(grown.metrics[crop.stem].parts) == ["adversarial_crop@2", "adversarial_crop@3"]
 
 
 def test_another_step_is_another_grid(bench: Bench, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class Adversarial(Metric):
             done |= (sampled == self.mode.samples) & (reach == self.grid.radius)
         return ~done
 
-    def settle(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def settle(self, rows: pd.DataFrame, asked: NDArray[np.bool_]) -> pd.DataFrame:
         """A broken image stays broken further out: its row needs no search to say so."""
         for word in ("sampled", *FULL):  # of a mode that no image was searched in
             if self._of(word) in rows and rows[self._of(word)].isna().all():
@@ -127,7 +127,7 @@ class Adversarial(Metric):
         if reach not in rows or self.mode.full or self.mode.samples is not None:
             return rows
         known = rows[self._of("broken_radius")].notna() & (column(rows, reach) < radius)
-        known &= np.isnan(column(rows, self._of("sampled")))
+        known &= np.isnan(column(rows, self._of("sampled"))) & asked
         return rows.assign(**{reach: rows[reach].mask(known, radius)})
 
     def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
