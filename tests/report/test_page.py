@@ -88,7 +88,7 @@ def test_every_cell_is_what_a_table_of_its_max_shift_holds(tmp_path: Path):
     (group,) = payload(build_tables(records))["groups"]
     order = [row["model"] for row in group["rows"]]
     compared = 0
-    for s in range(7):
+    for s in (0, 3, 6):
         (table,) = build_tables(records, max_shift=s)
         rows = sorted(table.rows, key=lambda row: order.index(row.record.model.name))
         assert group["notes"][s] == table.notes()
@@ -104,7 +104,7 @@ def test_every_cell_is_what_a_table_of_its_max_shift_holds(tmp_path: Path):
                 rest = [expected.score.interval(), f"{expected.score.n:,}", flags]
                 assert [cell[0], *cell[2:]] == [text, *rest]
                 compared += 1
-    assert compared > 200
+    assert compared > 90
 
 
 def test_ranks_follow_the_scores_among_the_ranked_and_among_the_others():
@@ -392,11 +392,8 @@ def test_bold_is_what_the_table_judged(page: Page, page_file: Path):
 @pytest.mark.parametrize(
     "how",
     [
-        {},
-        {"reverse": True},
         {"max_shift": 2, "reverse": True},
-        {"sort": "model"},
-        {"sort": "date"},
+        {"sort": "date"},  # a column that the page has only when it is asked for
         {"sort": "consistency_half"},
         {"sort": "param_count", "max_shift": 0},
     ],
@@ -445,10 +442,12 @@ def test_records_of_other_conditions_are_another_table(browser: Browser, tmp_pat
         page.select_option("#data", label)
         counts.append(len(models(page)))
         page.locator("#table .link").first.click()
+        page.locator("#detail-title").wait_for()
         assert label in page.url.replace("+", " ").replace(
             "%2C", ","
         )  # the name alone is not enough
         page.keyboard.press("Escape")
+        page.wait_for_url(file.as_uri())
     assert sorted(counts) == [1, 2]
     page.close()
 
@@ -461,14 +460,16 @@ def test_a_model_has_a_link_that_opens_it(page: Page, page_file: Path):
     assert title.inner_text() == "xcit_pico_6_p4_af.cifar10"
     assert page.locator("#data option:checked").inner_text() == CIFAR
     page.keyboard.press("Escape")
-    assert page.url == page_file.as_uri()
+    page.wait_for_url(page_file.as_uri())
     page.locator("#table .link").last.click()
     opened = page.url
     page.get_by_role("button", name="Close").click()
+    page.wait_for_url(page_file.as_uri())
     page.goto(opened)
-    assert title.inner_text() == "xcit_pico_6_p4.cifar10"
+    title.wait_for()
+    assert title.inner_text() == models(page)[-1]
     page.go_back()
-    assert page.locator("dialog").is_hidden()
+    title.wait_for(state="hidden")
 
 
 def test_a_link_to_a_model_that_is_gone_says_so(page: Page, page_file: Path):

@@ -72,7 +72,8 @@ function followLink() {
 dialog.addEventListener("click", (event) => {
   if (event.target === dialog) dialog.close();
 });
+// The event comes late: another model may be open by then.
 dialog.addEventListener("close", () => {
-  if (location.hash) history.replaceState(null, "", location.href.split("#")[0]);
+  if (!dialog.open && location.hash) history.replaceState(null, "", location.href.split("#")[0]);
 });
 addEventListener("hashchange", followLink);
