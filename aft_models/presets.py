@@ -7,7 +7,6 @@ A name is ``xcit_<size>_p<patch>`` for the baseline, followed by ``_<variant>`` 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.xcit import checkpoint_filter_fn
 
-from aft_models.errors import AftModelsError
+from aft_models.errors import AftModelsError, unknown
 from aft_models.weights import BUNDLED, list_weights, weights_card
 from aft_models.xcit import XCiT, XCiTConfig
 
@@ -74,9 +73,7 @@ _SWITCHES = {field.name for field in dataclasses.fields(XCiTConfig)}
 def get_config(name: str) -> XCiTConfig:
     """The configuration of a preset, or an error with the nearest names."""
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=3)
-        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise AftModelsError(f"unknown model {name!r}.{hint} Known: {', '.join(PRESETS)}")
+        raise AftModelsError(unknown("model", name, PRESETS))
     return PRESETS[name]
 
 

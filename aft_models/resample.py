@@ -105,6 +105,10 @@ def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:
         x: real floating-point tensor ``(..., H, W)``.
         dy: rows, positive moves the content up.
         dx: columns, positive moves the content left.
+
+    >>> x = torch.arange(4.0).expand(1, 4, 4)
+    >>> torch.equal(fractional_shift(x, 0, 1), x.roll(-1, -1))
+    True
     """
     _require_image(x)
     for axis, offset in ((x.ndim - 2, float(dy)), (x.ndim - 1, float(dx))):
@@ -116,7 +120,12 @@ def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:
 
 
 def alias_free_upsample(x: Tensor, up: int = 2) -> Tensor:
-    """Up-sample ``(..., H, W)`` by an integer factor along both axes, exactly."""
+    """Up-sample ``(..., H, W)`` by an integer factor along both axes, exactly.
+
+    >>> x = torch.randn(1, 5, 5)
+    >>> torch.allclose(alias_free_upsample(x)[..., ::2, ::2], x, atol=1e-6)
+    True
+    """
     _require_image(x)
     if up < 1:
         raise AftModelsError(f"up-sampling factor must be a positive integer, got {up}")
@@ -126,7 +135,12 @@ def alias_free_upsample(x: Tensor, up: int = 2) -> Tensor:
 
 
 def alias_free_downsample(x: Tensor, down: int = 2) -> Tensor:
-    """Low-pass and sub-sample ``(..., H, W)`` by an integer factor along both axes, exactly."""
+    """Low-pass and sub-sample ``(..., H, W)`` by an integer factor along both axes, exactly.
+
+    >>> alias_free_downsample(torch.ones(1, 6, 6), 3)
+    tensor([[[1., 1.],
+             [1., 1.]]])
+    """
     _require_image(x)
     for axis in (x.ndim - 2, x.ndim - 1):
         n = x.shape[axis]

@@ -29,7 +29,14 @@ SHARD_BATCHES = 4  # batches' worth of images searched together, so that batches
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What shifts did to a model's answers, image by image."""
+    """What shifts did to a model's answers, image by image.
+
+    >>> images, labels = torch.rand(8, 3, 16, 16), [0] * 8
+    >>> sure = lambda x: torch.tensor([[1.0, 0.0]]).expand(len(x), 2)
+    >>> result = evaluate(sure, images, labels, attack="half", max_shift=1, consistency=())
+    >>> result.score("adversarial_half@1").value
+    1.0
+    """
 
     metrics: tuple[Metric, ...]
     rows: pd.DataFrame  # per image: its key, and the columns that `samples.parquet` of a run has

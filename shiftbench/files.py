@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from aft_models.files import write_atomic
 from shiftbench.errors import UsageError
+
+__all__ = ["file_safe", "format_of", "require_place", "write_atomic", "write_text"]
 
 GALLERY_ENDINGS = {".html": "html", ".htm": "html", ".png": "png"}
 
@@ -15,19 +17,6 @@ GALLERY_ENDINGS = {".html": "html", ".htm": "html", ".png": "png"}
 def file_safe(name: str) -> str:
     """A name that can be a folder on any system: `timm:vit` -> `timm_vit`."""
     return re.sub(r"[^A-Za-z0-9._=-]+", "_", name).strip("_.") or "_"
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Writes a whole file or nothing: to a temporary name first, then renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def require_place(path: Path) -> None:

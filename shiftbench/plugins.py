@@ -6,6 +6,7 @@ theirs in the entry-point group `shiftbench`; a single file is named by `--plugi
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Iterable
@@ -45,7 +46,8 @@ def _load_installed() -> None:
 def _load_file(file: Path) -> None:
     if not file.is_file():
         raise UsageError(f"no plug-in at {file}: --plugin takes a Python file")
-    name = f"shiftbench_plugin_{file.stem}"
+    place = hashlib.sha256(str(file.parent).encode()).hexdigest()[:8]
+    name = f"shiftbench_plugin_{file.stem}_{place}"  # files of two folders may share a name
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"{file} is not a Python file: --plugin takes one that ends in .py")

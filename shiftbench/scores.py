@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from shiftbench.registry import unknown_name
 from shiftbench.statistics import Score
+
+SCORE_FIELDS = tuple(field.name for field in fields(Score))  # what a score is in a record
 
 
 @dataclass(frozen=True, order=True)
@@ -21,6 +23,14 @@ class ScoreName:
     family: str  # accuracy, consistency, change, adversarial, or a plugged-in metric's own
     kind: str = ""  # which shift or attack; a step other than its own is named: half[1/4]
     radius: int | None = None  # rings of the grid, where the score is a point of a curve
+
+    def __post_init__(self) -> None:
+        for word in (self.family, self.kind):
+            if word in SCORE_FIELDS or "@" in word:
+                raise ValueError(
+                    f"a score cannot be called {word!r}: @ and {', '.join(SCORE_FIELDS)} mean "
+                    "something else in records"
+                )
 
     def __str__(self) -> str:
         at = "" if self.radius is None else f"@{self.radius}"
@@ -118,15 +128,20 @@ class Scores(Mapping[ScoreName, Score]):
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Nested objects: family, kind, radius."""
+        """Nested objects, family, kind, radius; one may be a score and hold others as well."""
         content: dict[str, Any] = {}
         for name, score in self.entries.items():
             place = content
-            path = [name.family, *([name.kind] if name.kind else [])]
-            path += [] if name.radius is None else [str(name.radius)]
-            for key in path[:-1]:
+            path = [name.family]
+            if name.kind or name.radius is not None:
+                path.append(name.kind)
+            if name.radius is not None:
+                path.append(str(name.radius))
+            for key in path:
                 place = place.setdefault(key, {})
-            place[path[-1]] = vars(score).copy()
+            place.update(vars(score))
+            if score.is_fraction:
+                del place["unit"]
         return content
 
     @classmethod
@@ -143,15 +158,28 @@ def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Sc
     where = ".".join(path)
     if not isinstance(content, Mapping):
         raise ValueError(f"{where}: expected an object, got {type(content).__name__}")
-    if "value" not in content:
-        for key, inner in content.items():
+    own = {key: value for key, value in content.items() if key in SCORE_FIELDS}
+    if own:
+        yield _name(path), _score(own, where)
+    for key, inner in content.items():
+        if key not in SCORE_FIELDS:
             yield from _leaves(inner, (*path, key))
-        return
-    if not 1 <= len(path) <= 3 or set(content) != {"value", "low", "high", "n"}:
+
+
+def _name(path: tuple[str, ...]) -> ScoreName:
+    family, kind, radius = (*path, "", "")[:3]
+    if not family or len(path) > 3 or not (radius.isdecimal() or not radius):
+        raise ValueError(f"{'.'.join(path)}: expected scores by family, kind and max shift")
+    return ScoreName(family, kind, int(radius) if radius else None)
+
+
+def _score(content: Mapping[str, Any], where: str) -> Score:
+    if content.keys() - {"unit"} != set(SCORE_FIELDS) - {"unit"}:
         raise ValueError(f"{where}: expected value, low, high and n, got {', '.join(content)}")
-    if not all(isinstance(x, int | float) for x in content.values()):
+    score = Score(**content)
+    numbers = (score.value, score.low, score.high)
+    if not all(isinstance(x, int | float) for x in (*numbers, score.n)):
         raise ValueError(f"{where}: expected numbers, got {content}")
-    # A curve without a kind has its radius second.
-    radius = int(path[-1]) if len(path) > 1 and path[-1].isdecimal() else None
-    family, kind = (*(path if radius is None else path[:-1]), "")[:2]
-    yield ScoreName(family, kind, radius), Score(**content)
+    if score.is_fraction and not all(0 <= x <= 1 for x in numbers):
+        raise ValueError(f"{where}: scores are fractions in [0, 1], got {numbers}")
+    return score

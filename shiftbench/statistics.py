@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+FRACTION = "fraction"
+SIGNIFICANCE = 0.05
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 
 
@@ -19,22 +21,23 @@ class Score:
     low: float
     high: float
     n: int  # how many images it is a mean of
+    unit: str = FRACTION  # a fraction is shown in percent; "" is a plain number
 
     def __float__(self) -> float:
         return self.value
 
     def __str__(self) -> str:
-        unit = "%" if self.is_fraction else ""
+        unit = "%" if self.is_fraction else f" {self.unit}".rstrip()
         return f"{self.text()}{unit} {self.interval()}, n = {self.n}"
 
     @property
     def is_fraction(self) -> bool:
-        """Whether the value lies in [0, 1], so that people read it in percent.
+        """Whether people read it in percent.
 
         >>> wilson(9, 10).is_fraction
         True
         """
-        return self.low >= 0 and self.high <= 1
+        return self.unit == FRACTION
 
     def text(self) -> str:
         """The value for people: a fraction in percent, anything else as it is.
@@ -80,13 +83,14 @@ def _wilson(p: float, n: int, effective: float) -> Score:
     return Score(value=p, low=low, high=high, n=n)
 
 
-def mean_score(outcomes: ArrayLike) -> Score:
+def mean_score(outcomes: ArrayLike, *, unit: str = FRACTION) -> Score:
     """The mean of one outcome per image, with an interval that treats images as the units.
 
     Outcomes of 0 and 1 give the Wilson interval. Outcomes between them, such as the share of an
     image's random draws that agree, give Wilson's with the number of images that has the same
-    standard error: the draws of one image are not independent. Outcomes outside [0, 1] have a
-    bootstrap interval over images, the same one at every call.
+    standard error: the draws of one image are not independent. Their variance counts one more
+    image, of a single draw, so that images which happen to be equal are not taken for certainty.
+    Outcomes of another unit have a bootstrap interval over images, the same one at every call.
 
     >>> mean_score([1, 1, 0, 1]) == wilson(3, 4)
     True
@@ -97,17 +101,16 @@ def mean_score(outcomes: ArrayLike) -> Score:
     if values.ndim != 1 or len(values) == 0 or not np.isfinite(values).all():
         raise ValueError(f"expected a finite outcome per image, got shape {values.shape}")
     n, mean = len(values), float(values.mean())
-    if not is_bounded(values):
-        return _bootstrap(values)
+    if unit != FRACTION or not is_bounded(values):
+        return _bootstrap(values, "" if unit == FRACTION else unit)
     if np.isin(values, (0.0, 1.0)).all():
         return wilson(int(values.sum()), n)
-    variance = float(values.var())
-    if variance == 0:
-        return Score(mean, mean, mean, n)
-    return _wilson(mean, n, n * mean * (1 - mean) / variance)
+    single = mean * (1 - mean)
+    variance = (n * float(values.var()) + single) / (n + 1)
+    return _wilson(mean, n, n * single / variance)
 
 
-def _bootstrap(values: NDArray[np.float64], rounds: int = 2000) -> Score:
+def _bootstrap(values: NDArray[np.float64], unit: str, rounds: int = 2000) -> Score:
     """Percentile interval of the mean over resampled images, a few rounds at a time."""
     generator = np.random.default_rng(0)
     n, block = len(values), max(1, 2_000_000 // len(values))
@@ -118,7 +121,8 @@ def _bootstrap(values: NDArray[np.float64], rounds: int = 2000) -> Score:
         ]
     )
     low, high = np.quantile(means, [0.025, 0.975])
-    return Score(float(values.mean()), float(low), float(high), n)
+    mean = float(values.mean())  # equal values: rounding must not push it out of its interval
+    return Score(mean, min(mean, float(low)), max(mean, float(high)), n, unit)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -147,7 +151,11 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """Two models on the same images."""
+    """Two models on the same images.
+
+    >>> compare_paired([1, 0, 1], [1, 0, 1]).is_significant
+    False
+    """
 
     difference: float  # mean outcome of the second minus that of the first
     low: float  # 95% interval of the difference
@@ -160,7 +168,7 @@ class PairedComparison:
     @property
     def is_significant(self) -> bool:
         """Whether equally good models would differ so much in less than 5% of cases."""
-        return self.p_value < 0.05
+        return self.p_value < SIGNIFICANCE
 
 
 def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedComparison:
@@ -194,6 +202,24 @@ def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedComparison:
         only_second=only_second,
         n=n,
     )
+
+
+def surely_differ(first: Score, second: Score) -> bool:
+    """Whether McNemar's test is significant however the images of two scores overlap.
+
+    The test needs the images; where scores lie far enough apart they alone decide. False where
+    they do not, and for means of anything but right and wrong answers.
+
+    >>> surely_differ(wilson(95, 100), wilson(60, 100)), surely_differ(wilson(9, 10), wilson(8, 10))
+    (True, False)
+    """
+    n, less, more = first.n, *sorted(round(score.value * score.n) for score in (first, second))
+    if sorted((first, second)) != [wilson(less, n), wilson(more, n)]:
+        return False
+    difference = more - less
+    discordant = 2 * min(more, n - less) - difference  # at most, and fewer lower the p-value
+    # Hoeffding: p <= 2 exp(-difference^2 / (2 discordant)).
+    return difference**2 > 2 * discordant * math.log(2 / SIGNIFICANCE)
 
 
 def is_bounded(*outcomes: NDArray[np.float64]) -> bool:

@@ -21,9 +21,9 @@ from shiftbench.records.record import (
     OffsetScore,
     Record,
     ResultStore,
+    images_digest,
     read_record,
 )
-from shiftbench.run.settings import images_digest
 from shiftbench.scores import ACCURACY, ScoreName, Scores
 from shiftbench.statistics import Score, mean_score, wilson
 
@@ -189,7 +189,7 @@ def make_record(
             if how["repeats"] == 1
             else mean_score([count / how["repeats"] for count in agreed])
         )
-        scores[ScoreName("change", kind)] = Score(CHANGE, CHANGE, CHANGE, n)
+        scores[ScoreName("change", kind)] = mean_score([CHANGE] * n)
     maps = {}
     for attack, radii in broken.items():
         grid = attack_grid(attack, how["step"], max_shift)
@@ -211,8 +211,7 @@ def make_record(
             # Every image is wrong exactly on and beyond the ring that broke it.
             counts = [wilson(survivors(mine, grid.ring(offset)), len(mine)) for offset in grid]
             maps[stem] = tuple(
-                OffsetScore(offset.dy, offset.dx, **vars(score))
-                for offset, score in zip(grid, counts, strict=True)
+                OffsetScore.at(offset, score) for offset, score in zip(grid, counts, strict=True)
             )
     elsewhere = {"mode", "step", "repeats", "split", "crop", "pad"}
     return Record(

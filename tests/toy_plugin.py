@@ -75,7 +75,9 @@ class Toys:
     def load(self, spec: ModelSpec) -> Classifier:
         with torch.random.fork_rng():
             torch.manual_seed(len(spec.name))
-            network = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4))
+            network = nn.Sequential(
+                nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4)
+            )
             network(torch.zeros(1, 3, 16, 16))
         recipe = {"input_size": 16, "mean": (0.5,) * 3, "std": (0.25,) * 3}
         return as_classifier(network, recipe, name=spec.text, source="toy")
@@ -104,7 +106,10 @@ class Noise:
         pixels = np.random.default_rng(index).integers(0, 255, (20, 20, 3), dtype=np.uint8)
         return Image.fromarray(pixels), self.labels[index]
 
-    def fingerprint(self, *, content: bool = False) -> str:
+    def has_size(self, side: int) -> bool:
+        return side == 20
+
+    def fingerprint(self, *, verify: bool = False) -> str:
         return "noise"
 
 

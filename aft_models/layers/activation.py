@@ -343,6 +343,13 @@ class AliasFreeActivation(nn.Module):
         down: sub-sample by this factor in the same pass.
         degree: of ``"poly"``.
         layout: ``"NCHW"``, or ``"NHWC"`` for tokens reshaped to their grid.
+
+    >>> x = torch.randn(1, 4, 7, 7, dtype=torch.float64)
+    >>> gelu = AliasFreeActivation("gelu")
+    >>> from aft_models.layers import fractional_shift
+    >>> shifted = fractional_shift(gelu(x), 0.5, 1.0)
+    >>> torch.allclose(gelu(fractional_shift(x, 0.5, 1.0)), shifted)
+    True
     """
 
     def __init__(

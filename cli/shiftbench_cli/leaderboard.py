@@ -62,8 +62,7 @@ def command(
         if output is None:
             return
     if kind == "table":
-        for table in tables:
-            render.print_leaderboard(table)
+        render.print_leaderboards(tables)
         return
     form = FORMATS.get(kind)
     text = form.render(tables, form.intervals if intervals is None else intervals)

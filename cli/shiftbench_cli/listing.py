@@ -59,7 +59,7 @@ def _formats(pattern: str | None) -> Iterable[Entry]:
 
 
 def _recipes(pattern: str | None) -> Iterable[Entry]:
-    from aft_models.training.recipe import RECIPES
+    from aft_models.training.recipes import RECIPES
 
     return _filter(({"name": r.name, "summary": r.summary} for r in RECIPES.values()), pattern)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
+from rich.box import HEAVY_HEAD, SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -50,63 +51,98 @@ def print_table(
     title: str | None = None,
     caption: str | None = None,
     numeric: Sequence[str] = (),
+    cut: Sequence[str] = (),
 ) -> None:
-    """Prints a table to stdout; `numeric` columns are set flush right."""
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    """Prints a table to stdout; `numeric` columns are set flush right.
+
+    Where a terminal is too narrow, cells fold; if there are columns to `cut`, these lose their ends
+    instead, the others stay whole, and no vertical lines take room.
+    """
+    table = Table(
+        title=title,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD if cut else HEAVY_HEAD,
+        padding=(0, 1, 0, 0) if cut else (0, 1),
+    )
     for column in columns:
         table.add_column(
-            escape(column), justify="right" if column in numeric else "left", overflow="fold"
+            escape(column),
+            justify="right" if column in numeric else "left",
+            overflow="ellipsis" if cut else "fold",
+            no_wrap=bool(cut) and column not in cut,
         )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # never markup: names come from outside
     stdout().print(table)
 
 
-def print_leaderboard(table: Leaderboard) -> None:
-    """Prints a group of comparable records to stdout, a row per model; intervals below scores.
+def print_leaderboards(tables: Sequence[Leaderboard]) -> None:
+    """Prints groups of comparable records to stdout, a row per model; intervals below scores.
 
     Where the columns do not fit the terminal, the rows are cut into several tables.
     """
-    columns = table.measured_columns()
     console = stdout()
+    for index, table in enumerate(tables):
+        if index:
+            console.print()
+        _print_leaderboard(console, table)
+
+
+def _print_leaderboard(console: Console, table: Leaderboard) -> None:
+    star = "" if console.is_terminal else "*"  # there is no bold in a file
+    columns = table.measured_columns()
+    heads = [_head(column) for column in columns]
+    body = [[_score_cell(row.cells[column.name], star) for column in columns] for row in table.rows]
     names = [row.record.model.name for row in table.rows]
-    width = max(len("model"), *(min(len(name), NAME_WIDTH) for name in names)) + 4
-    per_table = max(1, (console.width - width) // SCORE_WIDTH)
-    for start in range(0, len(columns), per_table):
-        part = columns[start : start + per_table]
-        last = start + per_table >= len(columns)
-        _print_scores(table, part, title=table.label if not start else None, last=last)
+    names_width = min(NAME_WIDTH, max(len(name) for name in ("model", *names)))
+    widths = [
+        max(len(line) for cell in column for line in str(cell).splitlines() or [""])
+        for column in zip(heads, *body, strict=True)
+    ]
+    console.print(Text(table.label, style="bold"), soft_wrap=True)
+    for part in _parts(widths, console.width - names_width - BORDER - 1):
+        shown_table = Table()
+        shown_table.add_column("model", overflow="fold", max_width=NAME_WIDTH)
+        for index in part:
+            shown_table.add_column(escape(heads[index]), justify="right", no_wrap=True)
+        for name, cells in zip(names, body, strict=True):
+            shown_table.add_row(Text(name), *(cells[index] for index in part))
+        console.print(shown_table)
+    notes = Text(table.notes(best=star or "bold"), style="dim")
+    console.print(notes, width=min(console.width, NOTE_WIDTH))
 
 
 NAME_WIDTH = 32  # characters of a model's name before it is folded
-SCORE_WIDTH = 15  # of a column of scores, with its border
+NOTE_WIDTH = 100  # characters of a line below a table
+BORDER = 3  # what a column of a table takes besides its text
 
 
-def _print_scores(
-    table: Leaderboard, columns: Sequence[Column], *, title: str | None, last: bool
-) -> None:
-    shown_table = Table(
-        title=title,
-        caption=table.notes() if last else None,
-        title_justify="left",
-        caption_justify="left",
-    )
-    shown_table.add_column("model", overflow="fold", max_width=NAME_WIDTH)
-    for column in columns:
-        head = column.title.replace(" ", "\n", 1)
-        shown_table.add_column(
-            escape(f"{head}\n±{column.reach}" if column.reach else head), justify="right"
-        )
-    for row in table.rows:
-        cells = [_score_cell(row.cells[column.name]) for column in columns]
-        shown_table.add_row(Text(row.record.model.name), *cells)
-    stdout().print(shown_table)
+def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Which columns go into one table, so that none is wider than there is room for."""
+    parts: list[list[int]] = [[]]
+    left = room
+    for index, width in enumerate(widths):
+        if parts[-1] and width + BORDER > left:
+            parts.append([])
+            left = room
+        parts[-1].append(index)
+        left -= width + BORDER
+    return parts
 
 
-def _score_cell(cell: Cell) -> Text:
+def _head(column: Column) -> str:
+    """The title over two lines, and how far the grid goes."""
+    head = column.title.replace(" ", "\n", 1)
+    return f"{head}\n±{column.reach}" if column.reach else head
+
+
+def _score_cell(cell: Cell, star: str) -> Text:
     if not isinstance(cell, Measured):
         return Text("")
-    text = Text(marked(cell, cell.score.text()), style="bold" if cell.best else "")
+    value = f"{cell.score.text()}{star}" if cell.best else cell.score.text()
+    text = Text(marked(cell, value), style="bold" if cell.best else "")
     text.append(f"\n{cell.score.interval()}", style="dim not bold")
     if cell.own_n:
         text.append(f"\nn={cell.score.n:,}", style="dim not bold")
@@ -115,70 +151,68 @@ def _score_cell(cell: Cell) -> Text:
 
 def print_comparison(comparison: Comparison) -> None:
     """Prints two models side by side to stdout, differences in points."""
-    first, second = comparison.first.model.name, comparison.second.model.name
+    console = stdout()
+    everyone = comparison.first.data.images
     rows = []
     for found in comparison.scores:
-        paired, unit = found.paired, 100 if found.first.is_fraction else 1
-        reach = Column(found.name.stem, found.name).reach
+        paired, percent = found.paired, found.first.is_fraction
+        column = Column(found.name.stem, found.name)
+        difference, low, high = (
+            f"{100 * x:+.1f}" if percent else f"{x:+.3g}"
+            for x in (paired.difference, paired.low, paired.high)
+        )
+        fewer = "" if paired.n == everyone else f"\nn={paired.n:,}"
         rows.append(
             [
-                found.name.stem.replace("_", " ") + (f" ±{reach}" if reach else ""),
-                shown(found.first, bound=found.bound),
-                shown(found.second, bound=found.bound),
-                "{:+.1f} [{:+.1f}, {:+.1f}]".format(
-                    *(unit * x for x in (paired.difference, paired.low, paired.high))
-                ),
-                f"{paired.only_first:,}",
-                f"{paired.only_second:,}",
-                f"{paired.p_value:.2g}",
-                f"{paired.n:,}",
+                _head(column) + fewer,
+                _below(found.first, bound=found.bound),
+                _below(found.second, bound=found.bound),
+                f"{difference}\n[{low}, {high}]",
+                f"{paired.only_first} / {paired.only_second}\np={paired.p_value:.2g}",
             ]
         )
-    columns = [
-        "score",
-        f"first\n{first}",
-        f"second\n{second}",
-        "second - first",
-        "only\nfirst",
-        "only\nsecond",
-        "p",
-        "n",
-    ]
+    columns = ["score", "first", "second", "second\n- first", "only one\np value"]
     caption = (
-        "Percent with 95% intervals; p: exact McNemar test (sign test for several draws). Only "
-        "first: images on which the first alone is right, or the better."
+        "Percent with 95% intervals. Only one: images that the first / the second alone gets "
+        "right, or has the higher value on; p: exact McNemar test, or the sign test of these "
+        "counts."
     )
     if any(found.bound for found in comparison.scores):
         caption += " ≤: upper bounds from sampled searches; their difference is not exact."
-    title = data_label(comparison.first)
-    print_table(columns, rows, title=title, caption=caption, numeric=columns[1:])
+    console.print(Text(data_label(comparison.first), style="bold"), soft_wrap=True)
+    console.print(Text(f"first:  {comparison.first.model.name}"), soft_wrap=True)
+    console.print(Text(f"second: {comparison.second.model.name}"), soft_wrap=True)
+    print_table(columns, rows, caption=caption, numeric=columns[1:])
     for reason in comparison.left_out:
         note(f"left out: {reason}")
 
 
+def _below(score: Score, *, bound: bool = False) -> str:
+    """A score with its interval on the next line."""
+    return f"{'≤' if bound else ''}{score.text()}\n{score.interval()}"
+
+
 def print_claims(table: PaperTable, answers: Sequence[Answer]) -> None:
     """Prints a table of the paper next to ours, then the commands for what we have not measured."""
-    rows = []
+    rows: list[list[str]] = []
+    above = ""
     for found in answers:
         claim, score = found.claim, found.score
+        variant = f" ({claim.variant})" if claim.variant else ""
+        entry = f"{claim.model}\n{claim.data}{variant}"
         rows.append(
             [
-                claim.model,
-                claim.data + (f" ({claim.variant})" if claim.variant else ""),
-                claim.score.stem.replace("_", " "),
-                "picture only" if claim.published is None else str(claim.published),
-                found.remark if score is None else shown(score),
-                "" if score is None else f"{score.n:,}",
+                "" if entry == above else entry,
+                claim.score.stem.replace("_", "\n", 1),
+                "picture\nonly" if claim.published is None else str(claim.published),
+                found.remark if score is None else f"{_below(score)}\nn={score.n:,}",
                 "" if found.difference is None else f"{found.difference:+.1f}",
             ]
         )
-    columns = ["model", "data", "metric", "published", "ours", "n", "difference"]
-    print_table(
-        columns,
-        rows,
-        title=f"{table.name}: {table.about} ({table.place})",
-        numeric=columns[3:],
-    )
+        above = entry
+    columns = ["model, data", "metric", "published", "ours", "difference"]
+    title = f"{table.name}: {table.about} ({table.place})"
+    print_table(columns, rows, title=title, numeric=columns[2:])
     missing = commands([found.claim for found in answers if found.score is None])
     if missing:
         console = stdout()

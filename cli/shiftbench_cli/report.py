@@ -39,8 +39,7 @@ def _write_csv(records: Sequence[Record]) -> None:
 def _write_table(records: Sequence[Record]) -> None:
     if not records:
         return
-    for table in build_tables(records, sort="model"):
-        render.print_leaderboard(table)
+    render.print_leaderboards(build_tables(records, sort="model"))
     for record in records:
         if record.data.skipped:
             render.note(f"{record.model.name}: {record.data.skipped} unreadable images left out")

@@ -54,6 +54,7 @@ class Request:
     class_map: Path | None
     download: bool
     skip_bad: bool
+    verify_data: bool
     batch_size: int | None
     workers: int | None
     device: str
@@ -135,6 +136,7 @@ class Request:
 )
 @click.option("--download", is_flag=True, help="Let a data set be downloaded.")
 @click.option("--skip-bad", is_flag=True, help="Leave unreadable images out, and count them.")
+@click.option("--verify-data", is_flag=True, help="Read every file again for the fingerprint.")
 @click.option("-b", "--batch-size", metavar="N|auto", default="auto", callback=_batch_size)
 @click.option("-j", "--workers", type=click.IntRange(min=0), help="Data loading processes.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
@@ -195,16 +197,15 @@ def _evaluate(request: Request, group: Group) -> int:
             split=request.split,
             download=request.download,
             class_map=request.class_map,
+            verify=request.verify_data,
         )
         settings = request.settings(camera=isinstance(dataset, Camera))
-        thresholds = [Threshold.parse(text) for text in request.thresholds]
-        for threshold in thresholds:
-            threshold.check(settings)
+        guards = [Threshold.parse(text).guard(settings) for text in request.thresholds]
         names = request.models or default_models(dataset.name)
     execution = Execution(request.device, request.batch_size, request.workers, group)
     records: list[Record] = []
     problems: list[str] = []
-    with run_progress(quiet=request.quiet, speak=group.is_main) as progress:
+    with run_progress(quiet=request.quiet, speak=group.leads) as progress:
         for name in names:
             try:
                 with group.together():
@@ -228,11 +229,11 @@ def _evaluate(request: Request, group: Group) -> int:
             records.append(outcome.record)
             if outcome.reused:
                 progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
-    if group.is_main:
+    if group.leads:
         report.write(records, request.kind)
-    for threshold in thresholds:
-        problems += filter(None, map(threshold.complaint, records))
-    if group.is_main:
+    for guard in guards:
+        problems += filter(None, map(guard.complaint, records))
+    if group.leads:
         for problem in problems:
             click.echo(f"error: {problem}", err=True)
     return 1 if problems else 0

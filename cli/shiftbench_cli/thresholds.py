@@ -5,17 +5,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shiftbench.errors import UsageError
-from shiftbench.measure.metrics import plan_metric
+from shiftbench.measure.metrics import Metric, plan_metric
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
 from shiftbench.run.settings import Settings
+from shiftbench.scores import ScoreName
 
 LARGE = 224  # pixels: names of scores do not depend on the size of the view
 
 
 @dataclass(frozen=True)
+class Guard:
+    """A score of a run that must not be lower."""
+
+    name: ScoreName
+    least: float
+
+    def complaint(self, record: Record) -> str | None:
+        """What is wrong with a record, if it is."""
+        score = record.scores.get(self.name)
+        if score is None:
+            return f"{record.model.name} has no {self.name}"
+        if record.is_upper_bound(self.name):
+            return f"{record.model.name}: {self.name} is an upper bound and cannot guard"
+        if score.value >= self.least:
+            return None
+        return f"{record.model.name}: {self.name} is {score.value:.4f}, below {self.least:g}"
+
+
+@dataclass(frozen=True)
 class Threshold:
-    """A score that must not be lower."""
+    """What the user wrote: the name of a score, and how low it may be."""
 
     name: str
     least: float
@@ -34,34 +54,26 @@ class Threshold:
             )
         return cls(name.strip(), least)
 
-    def check(self, settings: Settings) -> None:
-        """Refuses a score that the run will not have, or that can only be too high.
+    def guard(self, settings: Settings) -> Guard:
+        """The score of a run that is meant; a curve's own name is the widest grid of this run.
 
-        Scores of further metrics are known only when they are measured.
+        A record may reach further than the run asks for, and the guard must not depend on that.
+
+        Raises:
+            UsageError: The run will not have the score, or can only find it too high.
         """
         request = settings.request(view=LARGE, resize=2 * LARGE)
-        metrics = [plan_metric(text, request) for text in settings.metric_texts()]
-        known = {
-            name: bool(metric.settings().get("upper_bound"))
-            for metric in metrics
-            for name in metric.score_names()
-        }
-        texts = {str(name): bound for name, bound in known.items()}
-        texts |= {name.stem: bound for name, bound in known.items()}
-        if self.name not in texts:
-            raise unknown_name("score of this run", self.name, texts)
-        if texts[self.name]:
+        known: dict[str, tuple[ScoreName, Metric]] = {}
+        for text in settings.metric_texts():
+            metric = plan_metric(text, request)
+            for name in metric.score_names():  # radii ascend: the last one has the curve's name
+                known |= {str(name): (name, metric), name.stem: (name, metric)}
+        if self.name not in known:
+            raise unknown_name("score of this run", self.name, known)
+        name, metric = known[self.name]
+        if metric.settings().get("upper_bound"):
             raise UsageError(
                 f"{self.name} of a sampled search is an upper bound and cannot guard: leave "
                 "--mode out, or guard another score"
             )
-
-    def complaint(self, record: Record) -> str | None:
-        """What is wrong with a record, if it is."""
-        score = record.scores.find(self.name)
-        stem = self.name.partition("@")[0]
-        if any(record.is_upper_bound(n) for n in record.scores.curves() if n.stem == stem):
-            return f"{record.model.name}: {self.name} is an upper bound and cannot guard"
-        if score.value >= self.least:
-            return None
-        return f"{record.model.name}: {self.name} is {score.value:.4f}, below {self.least:g}"
+        return Guard(name, self.least)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from aft_models.training.checkpoint import Data
 from aft_models.training.data import (
     Batch,
     Batches,
@@ -27,6 +28,11 @@ from shiftbench.shifts import SHIFTS
 
 SHIFT_KINDS = ("integer", "half")  # cyclic consistencies: they need no pixels around the view
 EVALUATION_BATCH = 256  # images; batch norm is fixed here, so that it changes no number
+
+
+def images_of(data: ImageSet, limit: int | None) -> Data:
+    """Which images a data set holds, for a run to recognise them by."""
+    return Data(data.name, data.split, limit, len(data), data.fingerprint())
 
 
 def load_pixels(data: ImageSet, recipe: Recipe) -> PixelSet:

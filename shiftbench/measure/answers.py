@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -26,10 +26,11 @@ class Answers:
     """What a model said about a batch."""
 
     logits: Tensor  # (B, classes), float32 or float64, on the CPU
+    rounding: float = 0.0  # relative error of a logit in the model's arithmetic, beyond float32's
 
     def take(self, rows: NDArray[np.int64]) -> Answers:
         """The answers about some of the images."""
-        return Answers(self.logits[torch.from_numpy(rows)])
+        return replace(self, logits=self.logits[torch.from_numpy(rows)])
 
     @property
     def prediction(self) -> NDArray[np.int64]:
@@ -41,7 +42,8 @@ class Answers:
     def near_tie(self) -> NDArray[np.bool_]:
         """Whether rounding may have decided which class won, (B,)."""
         best = self.logits.topk(2, dim=1).values  # (B, 2)
-        close: NDArray[np.bool_] = (best[:, 0] - best[:, 1] < NEAR_TIE).numpy()
+        bound = (self.rounding * self.logits.abs().amax(1)).clamp(min=NEAR_TIE)
+        close: NDArray[np.bool_] = (best[:, 0] - best[:, 1] < bound).numpy()
         return close
 
     def margin(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -85,7 +87,7 @@ def ask(model: Model, images: Tensor) -> Answers:
             f"expected finite logits, got NaN or infinity for {bad} of {len(images)} images in a "
             "batch. Check the weights and the images, or use a higher precision"
         )
-    return Answers(logits)
+    return Answers(logits, getattr(model, "rounding", 0.0))
 
 
 def assemble(views: Views, offsets: Sequence[Offset], rows: Sequence[int]) -> Tensor:
@@ -103,12 +105,12 @@ def ask_at(model: Model, views: Views, offsets: Sequence[Offset], *, batch_size:
     """What the model says about every image of a batch, image i seen at `offsets[i]`."""
     check_batch_size(batch_size)
     parts = [
-        ask(model, assemble(views, offsets[chunk.start : chunk.stop], chunk)).logits
+        ask(model, assemble(views, offsets[chunk.start : chunk.stop], chunk))
         for chunk in _chunks(len(offsets), batch_size)
     ]
     if not parts:
         raise no_images()
-    return Answers(torch.cat(parts))
+    return replace(parts[0], logits=torch.cat([part.logits for part in parts]))
 
 
 def ask_unshifted(model: Model, views: Views, count: int, *, batch_size: int) -> Answers:

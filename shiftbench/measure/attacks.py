@@ -14,7 +14,11 @@ PAPER_ATTACKS = ("integer", "half", "crop", "bilinear")
 
 @dataclass(frozen=True)
 class Attack:
-    """A worst-case search: which shift moves the image, over which lattice of offsets."""
+    """A worst-case search: which shift moves the image, over which lattice of offsets.
+
+    >>> len(ATTACKS.get("half").grid(6)), ATTACKS.get("half").grid(6).reach
+    (169, Fraction(3, 1))
+    """
 
     name: str
     shift: str  # a kind registered in shiftbench.shifts

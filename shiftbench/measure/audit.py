@@ -1,224 +1,279 @@
-"""Which layers of a model break shift-equivariance, and by how much.
+"""Which layers of a model break shift-equivariance, by how much, and why.
 
 A layer f is shift-equivariant when f(shift(x)) = shift(f(x)), with the shift of its output scaled
-to the output's own lattice. Two numbers per layer, both relative L2 errors:
+to the output's own lattice. Per layer:
 
-- `own`: the layer alone. It is given its own input, exactly shifted, and its answer is compared
-  with its exactly shifted output. Nothing upstream counts.
-- `accumulated`: the whole path. The *image* is shifted and the layer's output is compared with
-  the exactly shifted output for the unshifted image.
+- `own`: relative L2 error of the layer alone. It is given its own input, exactly shifted, and its
+  answer is compared with its exactly shifted output. Nothing upstream counts.
+- `accumulated`: relative L2 error of the whole path. The *image* is shifted and the layer's output
+  is compared with the exactly shifted output for the unshifted image.
+- `eq_t`: the same as `accumulated` in decibels, 20 log10(I) - 10 log10(MSE), where I is the
+  peak-to-peak range of the layer's output: with the output scaled to [-1, 1], I = 2.
 
-All shifts are the cyclic, band-limited ones of the protocol, on every lattice.
+All shifts are the cyclic, band-limited ones of the protocol, on every lattice. Where a tensor lies
+on the image is followed from the pixels (`places`), and only what reaches the logits counts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from aft_models.resample import fractional_shift
 from shiftbench.errors import DataError, ModelError
 from shiftbench.grid import Offset
+from shiftbench.measure.calls import Key, tensors_in, watch, with_tensors
+from shiftbench.measure.causes import NEGLIGIBLE, Cause, Split, find_cause, frame_width, split
+from shiftbench.measure.lattice import CYCLIC, Layout
+from shiftbench.measure.layer_report import UNCALLED, UNKNOWN, UNREACHED, LayerReport, eq_t
+from shiftbench.measure.places import Tracker
 
 DEFAULT_OFFSETS = (Offset(1, 0), Offset(0, 1), Offset(0.5, 0.5))
-PREFIX_TOKENS = (0, 1, 2, 4, 5)  # class, distillation and register tokens in front of the patches
 
 
-@dataclass(frozen=True)
-class LayerReport:
-    """The equivariance of one layer, averaged (root mean square) over the offsets."""
+@dataclass
+class _Call:
+    """What is known of one call of a layer."""
 
-    name: str  # dotted path in the model; "" is the whole model
-    kind: str  # class name
-    depth: int  # 1 for a child of the model
-    leaf: bool  # whether it has no layers inside
-    shape: tuple[int, ...]  # of the output, without the batch
-    own: float | None  # error of the layer alone; None when its input has no place on the image
-    accumulated: float  # error of everything up to and including this layer
+    module: nn.Module
+    inputs: list[Layout | None]  # of every tensor among the arguments
+    layout: Layout | None  # of the output
+    part: str = "all"  # of the output that reaches the logits: all, placed, unplaced, none
+    output: Tensor | None = None  # for the unshifted image
+    own: Split | None = None
+    cause: Cause | None = None
+    path: list[tuple[float, float]] = field(default_factory=list)  # relative and mean squared error
 
-
-@dataclass(frozen=True)
-class _Layout:
-    """How a tensor lies on the image plane: (B, C, h, w) after `to_map`, and what is not moved."""
-
-    height: int
-    width: int
-    form: str  # "map" (B, C, h, w), "channels_last" (B, h, w, C), "tokens" (B, N, C), "vector"
-    prefix: int = 0  # tokens in front that have no place
-
-    def shift(self, x: Tensor, offset: Offset, image: tuple[int, int]) -> Tensor:
-        """Moves a tensor by an offset given in pixels of the image."""
-        if self.form == "vector":
+    def select(self, x: Tensor) -> Tensor:
+        """The part of an output that reaches the logits."""
+        if self.layout is None or self.part == "all":
             return x
-        dy, dx = offset.dy * self.height / image[0], offset.dx * self.width / image[1]
-        if self.form == "map":
-            return fractional_shift(x, dy, dx)
-        if self.form == "channels_last":
-            return fractional_shift(x.permute(0, 3, 1, 2), dy, dx).permute(0, 2, 3, 1)
-        patches = x[:, self.prefix :].transpose(1, 2)  # (B, C, h w)
-        plane = patches.reshape(*patches.shape[:2], self.height, self.width)
-        moved = fractional_shift(plane, dy, dx).flatten(2).transpose(1, 2)
-        return torch.cat([x[:, : self.prefix], moved], dim=1)
+        return self.layout.placed(x) if self.part == "placed" else self.layout.unplaced(x)
 
 
-def _layout(x: Tensor, batch: int, image: tuple[int, int]) -> _Layout | None:
-    """Recognises how a tensor lies on the image; None when it has no known place on it."""
-    if x.ndim < 2 or x.shape[0] != batch or not x.is_floating_point():
-        return None
-
-    def same_ratio(height: int, width: int) -> bool:
-        return height * image[1] == width * image[0] and 1 < height <= image[0]
-
-    if x.ndim == 4 and same_ratio(x.shape[2], x.shape[3]):
-        return _Layout(x.shape[2], x.shape[3], "map")
-    if x.ndim == 4 and same_ratio(x.shape[1], x.shape[2]):
-        return _Layout(x.shape[1], x.shape[2], "channels_last")
-    if x.ndim == 3:
-        for prefix in PREFIX_TOKENS:
-            height = math.isqrt(max(0, (x.shape[1] - prefix) * image[0] // image[1]))
-            if height == 0 or (x.shape[1] - prefix) % height:
-                continue
-            width = (x.shape[1] - prefix) // height
-            if same_ratio(height, width):
-                return _Layout(height, width, "tokens", prefix)
-    if x.ndim == 2 or (x.ndim == 4 and x.shape[2:] == (1, 1)):
-        return _Layout(1, 1, "vector")
-    return None
+# --- the passes ---------------------------------------------------------------------------------
 
 
-def _relative(error: Tensor, reference: Tensor) -> float:
-    return float(error.norm() / reference.norm().clamp_min(torch.finfo(error.dtype).tiny))
+def _reach(model: nn.Module, images: Tensor) -> dict[Key, Tensor] | None:
+    """Which numbers of every output the logits depend on, by their gradients; None: unknown."""
+    reached: dict[Key, Tensor] = {}
+
+    def after(key: Key, module: nn.Module, output: Tensor) -> None:
+        if not output.requires_grad:
+            reached[key] = torch.ones_like(output, dtype=torch.bool)
+            return
+        reached[key] = torch.zeros_like(output, dtype=torch.bool)
+
+        def keep(gradient: Tensor) -> None:
+            reached[key] |= gradient != 0
+
+        output.register_hook(keep)  # type: ignore[no-untyped-call]
+
+    with torch.inference_mode(False), torch.enable_grad():
+        pixels = images.clone().requires_grad_()
+        try:
+            with watch(model, after):
+                logits = model(pixels)
+            generator = torch.Generator().manual_seed(0)
+            weights = torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
+            torch.autograd.grad((logits * weights.to(logits.device)).sum(), pixels)
+        except RuntimeError:  # not differentiable; a fault of the model itself shows up later too
+            return None
+    return reached
 
 
-Call = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Tensor]
+def _locate(model: nn.Module, images: Tensor) -> dict[Key, _Call]:
+    """Follows where every argument and every output lies on the image."""
+    batch, size = len(images), (images.shape[2], images.shape[3])
+    calls: dict[Key, _Call] = {}
+    tracker = Tracker(images)
+    arguments: dict[Key, list[Tensor]] = {}
+    layouts: dict[Key, list[Layout | None]] = {}
+
+    def layout(x: Tensor) -> Layout | None:
+        return Layout.of(tracker.get(x), batch, size)
+
+    def before(key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        arguments[key] = tensors_in([args, kwargs])
+        layouts[key] = [layout(x) for x in arguments[key]]
+
+    def after(key: Key, module: nn.Module, output: Tensor) -> None:
+        inputs = arguments.pop(key)
+        if inputs and next(module.children(), None) is None:
+            tracker.carry_over(inputs[0], output)
+        found = layout(output)
+        if found is None and key[0] == "":
+            found = Layout(batch, size, ())  # logits have no place, whatever they are made of
+        calls[key] = _Call(module, layouts.pop(key), found)
+
+    with watch(model, after, before), tracker:
+        model(images)
+    return calls
 
 
-@contextmanager
-def _hooks(model: nn.Module, see: Callable[[str, Call], None]) -> Iterator[None]:
-    """Calls `see` with every layer's first call during a forward pass, in order of finishing."""
-
-    def hook(name: str) -> Callable[..., None]:
-        def forward_hook(
-            module: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-        ) -> None:
-            if isinstance(output, Tensor):
-                see(name, (module, inputs, kwargs, output))
-
-        return forward_hook
-
-    handles = [
-        module.register_forward_hook(hook(name), with_kwargs=True)
-        for name, module in model.named_modules()
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _narrow(call: _Call, reached: Tensor | None) -> None:
+    """Finds which part of an output reaches the logits."""
+    if reached is None:
+        return
+    if not reached.any():
+        call.part = "none"
+    elif call.layout is not None and call.layout.size is not None:
+        placed, unplaced = (
+            bool(part.any())
+            for part in (call.layout.placed(reached), call.layout.unplaced(reached))
+        )
+        call.part = "all" if placed and unplaced else "placed" if placed else "unplaced"
 
 
-class _Audit:
-    """Two passes per offset: one on the image (own errors), one on the shifted image."""
+def _split(call: _Call, found: Tensor, expected: Tensor) -> Split:
+    """The relative error of an output, border and interior apart where it lies on one lattice."""
+    assert call.layout is not None
+    error = found - expected
+    reference = float(call.select(expected).square().sum()) or torch.finfo(error.dtype).tiny
+    if call.layout.size is None or call.part == "unplaced":
+        return Split(0.0, math.sqrt(float(call.select(error).square().sum()) / reference))
+    unplaced = call.layout.unplaced(error) if call.part == "all" else error.new_zeros(0)
+    width = frame_width(call.module, call.layout.size)
+    return split(call.layout.placed(error), float(unplaced.square().sum()), reference, width)
 
-    def __init__(self, model: nn.Module, images: Tensor) -> None:
-        self.model, self.images = model, images
-        self.size = (int(images.shape[2]), int(images.shape[3]))
-        self.outputs: dict[str, Tensor] = {}  # of the unshifted image, kept for the second pass
-        self.kinds: dict[str, nn.Module] = {}
-        self.own: dict[str, list[float]] = {}
-        self.accumulated: dict[str, list[float]] = {}
 
-    def unshifted(self, offsets: Sequence[Offset]) -> None:
-        """The reference pass; measures every layer alone on the way."""
-        busy = False  # a layer that is called again by us calls its own layers again: not seen
-
-        def see(name: str, call: Call) -> None:
-            nonlocal busy
-            if busy or name in self.outputs:
-                return
-            busy = True
-            try:
-                self.outputs[name] = call[3].detach().clone()
-                self.kinds[name] = call[0]
-                self.own[name] = self._alone(call, offsets)
-            finally:
-                busy = False
-
-        with _hooks(self.model, see):
-            self.model(self.images)
-
-    def _alone(self, call: Call, offsets: Sequence[Offset]) -> list[float]:
-        module, inputs, kwargs, output = call
-        out = self._layout(output)
-        layouts = [self._layout(x) if isinstance(x, Tensor) else None for x in inputs]
-        if out is None or not layouts or layouts[0] is None:
-            return []
-        errors = []
-        for offset in offsets:
-            moved = [
-                layout.shift(x, offset, self.size) if layout else x
-                for x, layout in zip(inputs, layouts, strict=True)
-            ]
-            expected = out.shift(output, offset, self.size)
-            errors.append(_relative(module(*moved, **kwargs) - expected, expected))
-        return errors
-
-    def shifted(self, offset: Offset) -> None:
-        """A pass on the shifted image; measures the whole path up to every layer."""
-        seen: set[str] = set()
-
-        def see(name: str, call: Call) -> None:
-            before = self.outputs.get(name)
-            layout = None if before is None else self._layout(before)
-            if name in seen or before is None or layout is None or before.shape != call[3].shape:
-                return
-            seen.add(name)
-            expected = layout.shift(before, offset, self.size)
-            error = _relative(call[3] - expected, expected)
-            self.accumulated.setdefault(name, []).append(error)
-
-        with _hooks(self.model, see):
-            self.model(fractional_shift(self.images, offset.dy, offset.dx))
-
-    def _layout(self, x: Tensor) -> _Layout | None:
-        return _layout(x, self.images.shape[0], self.size)
-
-    def reports(self) -> list[LayerReport]:
-        return [
-            LayerReport(
-                name=name,
-                kind=type(self.kinds[name]).__name__,
-                depth=name.count(".") + 1 if name else 0,
-                leaf=next(self.kinds[name].children(), None) is None,
-                shape=tuple(self.outputs[name].shape[1:]),
-                own=_rms(self.own[name]) if self.own[name] else None,
-                accumulated=_rms(self.accumulated[name]),
-            )
-            for name in self.outputs
-            if name in self.accumulated
-        ]
+def _mean(splits: Sequence[Split]) -> Split:
+    return Split(_rms([s.border for s in splits]), _rms([s.interior for s in splits]))
 
 
 def _rms(values: Sequence[float]) -> float:
     return math.sqrt(sum(v * v for v in values) / len(values))
 
 
-@torch.inference_mode()
+class _Unshifted:
+    """The reference pass: keeps every output, and measures every layer alone on the way."""
+
+    def __init__(self, calls: dict[Key, _Call], offsets: Sequence[Offset]) -> None:
+        self.calls, self.offsets = calls, offsets
+        self.arguments: dict[Key, Any] = {}  # as they were: a layer may write over them
+
+    def before(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keeps the arguments."""
+        copies = iter([x.clone() for x in tensors_in([args, kwargs])])
+        self.arguments[key] = with_tensors([list(args), kwargs], copies)
+
+    def after(self, key: Key, module: nn.Module, output: Tensor) -> None:
+        """Keeps the output and measures the layer."""
+        arguments, call = self.arguments.pop(key), self.calls.get(key)
+        if call is None:
+            return
+        call.output = output.clone()
+        inputs = call.inputs
+        known = all(layout is not None for layout in inputs)
+        if call.layout is None or call.part == "none" or not inputs or not known:
+            return
+
+        def at(offset: Offset) -> Split:
+            assert call.layout is not None
+            moved = iter(
+                [
+                    x.clone() if layout is None else layout.shift(x, offset)
+                    for x, layout in zip(tensors_in(arguments), inputs, strict=True)
+                ]
+            )
+            args, kwargs = with_tensors(arguments, moved)
+            answer = tensors_in(module(*args, **kwargs))[0]
+            return _split(call, answer, call.layout.shift(output, offset))
+
+        call.own = _mean([at(offset) for offset in self.offsets])
+        if call.own.total > NEGLIGIBLE and self._has_own_cause(key):
+            call.cause, call.own = find_cause(call.own, *self._steps(call, at))
+
+    def _has_own_cause(self, key: Key) -> bool:
+        """Whether this layer's error is not merely that of the layers inside it."""
+        name, _ = key
+        if not name:
+            return False
+        if next(self.calls[key].module.children(), None) is None:
+            return True
+        inside = [
+            call.own.total
+            for (other, _), call in self.calls.items()
+            if other.startswith(f"{name}.") and call.own is not None and call.cause is not None
+        ]
+        total = self.calls[key].own
+        assert total is not None
+        return total.total > 2 * math.sqrt(sum(own**2 for own in inside))
+
+    def _steps(self, call: _Call, at: Callable[[Offset], Split]) -> tuple[Split, Split]:
+        """The error at a whole step of the coarsest lattice, and of the input's."""
+        sizes = [layout.size for layout in call.inputs if layout and layout.size]
+        assert call.layout is not None
+        image = call.layout.image
+        source = sizes[0] if sizes else image
+        coarsest = min([*sizes, call.layout.size or source])
+        whole, step = (
+            Offset(image[0] / size[0], image[1] / size[1]) for size in (coarsest, source)
+        )
+        found = at(whole)
+        return found, found if step == whole else at(step)
+
+
+def _shifted(model: nn.Module, images: Tensor, calls: dict[Key, _Call], offset: Offset) -> None:
+    """A pass on the shifted image: measures the whole path up to every layer."""
+
+    def after(key: Key, module: nn.Module, output: Tensor) -> None:
+        call = calls.get(key)
+        if call is None or call.layout is None or call.output is None or call.part == "none":
+            return
+        if call.output.shape != output.shape:
+            return
+        expected = call.select(call.layout.shift(call.output, offset))
+        error = call.select(output) - expected
+        norm = float(expected.norm()) or torch.finfo(error.dtype).tiny
+        call.path.append((float(error.norm()) / norm, float(error.square().mean())))
+
+    with watch(model, after):
+        model(CYCLIC.views(images, 0)(offset))
+
+
+def _report(key: Key, call: _Call) -> LayerReport:
+    name, number = key
+    output = call.output
+    assert output is not None
+    judged = bool(call.path)
+    leaf = next(call.module.children(), None) is None
+    own, split_known = call.own if judged else None, call.cause is not None
+    decibels = None
+    if judged:
+        part = call.select(output)
+        squared = sum(mse for _, mse in call.path) / len(call.path)
+        decibels = eq_t(float(part.max() - part.min()), squared)
+    return LayerReport(
+        name=name if number == 1 else f"{name} ({number})",
+        kind=type(call.module).__name__,
+        depth=name.count(".") + 1 if name else 0,
+        leaf=leaf,
+        shape=tuple(output.shape[1:]),
+        lattice=call.layout.size if call.layout and call.part != "unplaced" else None,
+        own=own.total if own else None,
+        border=own.border if own and split_known else None,
+        interior=own.interior if own and split_known else None,
+        cause=call.cause.name if call.cause else None,
+        accumulated=_rms([error for error, _ in call.path]) if judged else None,
+        eq_t=decibels,
+        note=None if own else UNREACHED if call.part == "none" else UNKNOWN,
+    )
+
+
 def audit(
     model: nn.Module, images: Tensor, *, offsets: Sequence[Offset] = DEFAULT_OFFSETS
 ) -> list[LayerReport]:
     """Measures every layer of `model` on normalised `images`, (B, C, H, W).
 
     Returns:
-        A report per layer in the order in which layers finish; containers follow what they hold,
-        and the last one, with the empty name, is the model itself.
+        A report per call of a layer, in the order in which calls finish: containers follow what
+        they hold. Then leaves that were never called; these, and whatever else could not be judged,
+        say so in `note`. The last one, with the empty name, is the model itself.
     """
     if images.ndim != 4 or images.shape[0] == 0:
         raise DataError(
@@ -226,24 +281,43 @@ def audit(
         )
     if model.training:
         raise ModelError("an audit needs a model in eval mode: call model.eval() first")
-    measured = _Audit(model, images)
-    measured.unshifted(offsets)
-    for offset in offsets:
-        measured.shifted(offset)
-    return measured.reports()
+    reached = _reach(model, images)
+    with torch.inference_mode():
+        calls = _locate(model, images)
+        for key, call in calls.items():
+            _narrow(call, None if reached is None else reached.get(key))
+        unshifted = _Unshifted(calls, offsets)
+        with watch(model, unshifted.after, unshifted.before):
+            model(images)
+        for offset in offsets:
+            _shifted(model, images, calls, offset)
+        reports = [_report(key, call) for key, call in calls.items() if call.output is not None]
+    return [*reports[:-1], *_uncalled(model, calls), reports[-1]]
 
 
-def breakers(reports: Sequence[LayerReport]) -> list[LayerReport]:
-    """The leaves with an error of their own, worst first: where to start mending."""
-    leaves = [report for report in reports if report.leaf and report.own is not None]
-    return sorted(leaves, key=lambda report: -(report.own or 0.0))
-
-
-def to_frame(reports: Sequence[LayerReport]) -> pd.DataFrame:
-    """The reports as a table, in order of execution."""
-    columns = ["name", "kind", "depth", "leaf", "shape", "own", "accumulated"]
-    rows = [
-        (r.name, r.kind, r.depth, r.leaf, "x".join(map(str, r.shape)), r.own, r.accumulated)
-        for r in reports
+def _uncalled(model: nn.Module, calls: Mapping[Key, _Call]) -> list[LayerReport]:
+    """Leaves that a forward pass leaves out, or whose work is done without calling them."""
+    called = {name for name, _ in calls}
+    leaves = [
+        (name, module)
+        for name, module in model.named_modules()
+        if name not in called and next(module.children(), None) is None
     ]
-    return pd.DataFrame(rows, columns=columns)
+    return [
+        LayerReport(
+            name=name,
+            kind=type(module).__name__,
+            depth=name.count(".") + 1,
+            leaf=True,
+            shape=(),
+            lattice=None,
+            own=None,
+            border=None,
+            interior=None,
+            cause=None,
+            accumulated=None,
+            eq_t=None,
+            note=UNCALLED,
+        )
+        for name, module in leaves
+    ]

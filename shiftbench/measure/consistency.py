@@ -97,7 +97,12 @@ for _kind in (
 
 @dataclass(frozen=True)
 class Consistency:
-    """What random shifts did, image by image."""
+    """What random shifts did, image by image.
+
+    >>> agree = np.array([[True, True], [True, False]])
+    >>> Consistency(agree, np.zeros((2, 2)), np.zeros(2, dtype=bool), passes=2).score.value
+    0.75
+    """
 
     consistent: NDArray[np.bool_]  # (images, draws): the same class at both views
     change: NDArray[np.float64]  # (images, draws): |change| of the first class's probability

@@ -26,7 +26,7 @@ from shiftbench.registry import Registry
 from shiftbench.scores import ScoreName, Scores
 from shiftbench.shifts import SHIFTS
 from shiftbench.shifts.base import Scene, Views
-from shiftbench.statistics import Score, mean_score
+from shiftbench.statistics import FRACTION, Score, mean_score
 
 NEAR_TIE, PASSES = "near_tie", "passes"  # columns of every metric's rows, besides its own
 
@@ -81,7 +81,7 @@ class Shard:
             margin=self.margin,
             keys=[self.keys[row] for row in rows],
             labels=self.labels[rows],
-            unshifted=Answers(self.unshifted.logits[chosen]),
+            unshifted=self.unshifted.take(chosen.numpy()),
             scene=scene and (lambda: _SomeViews(scene(), chosen)),
         )
 
@@ -166,6 +166,14 @@ class Metric(ABC):
         """The scores that its rows will give, known before any is there."""
         return [ScoreName(self.name)]
 
+    def unit(self, name: ScoreName) -> str:
+        """What a score of it is counted in: fractions are shown in percent."""
+        return FRACTION
+
+    def lower_is_better(self, name: ScoreName) -> bool:
+        """Whether a score of it says how much goes wrong."""
+        return False
+
     def margin(self) -> int:
         """How many pixels around the view it reads."""
         return 0
@@ -194,6 +202,19 @@ class Metric(ABC):
     def describing(self, rows: pd.DataFrame) -> Self:
         """The metric as the rows have it, which may be more than this one asks for."""
         return self
+
+    def contradictions(self, rows: pd.DataFrame) -> list[str]:
+        """What cannot be true of a table that this metric measured, one sentence each."""
+        return []
+
+    def _named(self, rows: pd.DataFrame, checks: Mapping[str, NDArray[np.bool_]]) -> list[str]:
+        """A sentence for each check that some image fails."""
+        found = []
+        for words, bad in checks.items():
+            if bad.any():
+                first, count = rows["key"].iloc[int(bad.argmax())], int(bad.sum())
+                found.append(f"{self.name}: {first!r} {words} ({count} such images)")
+        return found
 
     def conditions(self) -> dict[str, Any]:
         """Those of its settings that must agree before two records' scores are compared."""
@@ -225,7 +246,7 @@ def score_rows(metrics: Sequence[Metric], rows: pd.DataFrame) -> Scores:
         for name, values in metric.outcomes(rows).items():
             measured = values[~np.isnan(values)]
             if len(measured):
-                found[name] = mean_score(measured)
+                found[name] = mean_score(measured, unit=metric.unit(name))
     return Scores(found)
 
 

@@ -66,7 +66,15 @@ class Mode:
 
 @dataclass(frozen=True)
 class Trace:
-    """What a search found, image by image."""
+    """What a search found, image by image.
+
+    >>> import torch
+    >>> from shiftbench.shifts import SHIFTS
+    >>> views = SHIFTS.get("cyclic").views(torch.rand(2, 3, 8, 8), 0)
+    >>> trace = search(lambda x: x.flatten(1)[:, :2], views, [0, 0], Grid(1), batch_size=4)
+    >>> trace.forward_passes <= 2 * 9
+    True
+    """
 
     broken_radius: NDArray[np.float64]  # smallest ring with a wrong answer; NaN: never wrong
     dy: NDArray[np.float64]  # the first offset with a wrong answer; NaN: never wrong
@@ -77,6 +85,7 @@ class Trace:
     reach: NDArray[np.int64]  # rings searched; -1: none
     exact: bool  # False: only some offsets were tried, so survivors are an upper bound
     correct: NDArray[np.bool_] | None = None  # (images, offsets), when the full grid was asked for
+    worst_margin: NDArray[np.float64] | None = None  # smallest margin of the label over the grid
 
     @property
     def forward_passes(self) -> int:
@@ -194,6 +203,7 @@ class _Ledger:
         self.near_tie = np.zeros(len(truth), dtype=bool)
         shape = (len(truth), len(grid))
         self.correct = np.zeros(shape, dtype=bool) if mode.full else None
+        self.worst_margin = np.full(len(truth), np.inf) if mode.full else None
 
     def go_on_from(self, inner: Trace) -> None:
         """Enters what is known of the inner rings."""
@@ -206,6 +216,9 @@ class _Ledger:
                 self.prediction[row] = inner.prediction[row]
         if self.correct is not None and inner.correct is not None:
             self.correct[:, : inner.correct.shape[1]] = inner.correct
+        if self.worst_margin is not None and inner.worst_margin is not None:
+            known = inner.reach >= 0
+            self.worst_margin[known] = inner.worst_margin[known]
 
     def next_batch(self, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The images that come next, at most `size`, and the offset each is to be seen at."""
@@ -234,6 +247,8 @@ class _Ledger:
         self.prediction[rows[newly]] = answers.prediction[newly]
         if self.correct is not None:
             self.correct[rows, indices] = right
+        if self.worst_margin is not None:
+            np.minimum.at(self.worst_margin, rows, answers.margin(self.truth[rows]))
         self.step[rows] += 1
         self.passes[rows] += asked
 
@@ -252,4 +267,5 @@ class _Ledger:
             reach=np.full(len(self.truth), self.grid.radius),
             exact=self.mode.is_exact(self.grid),
             correct=self.correct,
+            worst_margin=self.worst_margin,
         )

@@ -6,17 +6,9 @@ import fnmatch
 from pathlib import Path
 
 from shiftbench.errors import UsageError
-from shiftbench.models import (  # noqa: F401 (each registers its source)
-    bundled,
-    huggingface,
-    python_file,
-    timm_zoo,
-    torchvision_zoo,
-)
 from shiftbench.models.classifier import Classifier
 from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, parse_options
-
-PREFIXES = ("timm", "tv", "hf")
+from shiftbench.registry import unknown_name
 
 
 def load_model(name: str, *, checkpoint: Path | None = None) -> Classifier:
@@ -24,7 +16,8 @@ def load_model(name: str, *, checkpoint: Path | None = None) -> Classifier:
 
     Args:
         name: `xcit_nano_12_p16_af.TAG` (bundled), a folder exported by training, `timm:NAME`,
-            `tv:NAME`, `hf:REPO_OR_DIR` or `FILE.py:FUNCTION`; `,key=value` adds options.
+            `tv:NAME`, `hf:REPO_OR_DIR`, `onnx:FILE.onnx` or `FILE.py:FUNCTION`; `,key=value` adds
+            options.
         checkpoint: A file of weights to load instead of the source's own.
 
     Raises:
@@ -44,15 +37,12 @@ def parse_name(text: str, *, checkpoint: Path | None = None) -> tuple[str, Model
     file, _, function = name.rpartition(":")
     if file.endswith(".py") and function.isidentifier():
         source = "python"
-    elif colon and prefix in PREFIXES:
+    elif colon and prefix in SOURCES:
         source, name = prefix, rest
     elif name.endswith(".py"):
         raise UsageError(f"expected FILE.py:FUNCTION, got {text!r}: name the function to call")
     elif colon and not Path(name).is_dir():
-        raise UsageError(
-            f"unknown model source {prefix!r} in {text!r}: use timm:NAME, tv:NAME, hf:REPO, "
-            "FILE.py:FUNCTION or a bundled name"
-        )
+        raise unknown_name("model source", prefix, SOURCES)
     else:
         source = "bundled"
     return source, ModelSpec(text=text, name=name, options=options, checkpoint=checkpoint)

@@ -23,23 +23,33 @@ def load_records(paths: Iterable[Path]) -> list[Record]:
     return records
 
 
+def grid_of(name: ScoreName) -> tuple[str, Fraction | None]:
+    """The attack of a curve and the step of its grid in pixels; None where that is not known.
+
+    >>> grid_of(ScoreName("adversarial", "half[1/4]"))
+    ('half', Fraction(1, 4))
+    """
+    attack, _, step = name.kind.partition("[")
+    if step:
+        return attack, Fraction(step.rstrip("]"))
+    return attack, ATTACKS.get(attack).step if attack in ATTACKS else None
+
+
 def pixels(name: ScoreName, radius: int) -> Fraction | None:
     """How far a ring of a curve's grid reaches, in pixels; None where that is not known.
 
     >>> pixels(ScoreName("adversarial", "half"), 3)
     Fraction(3, 2)
     """
-    attack, _, step = name.kind.partition("[")
-    if step:
-        return radius * Fraction(step.rstrip("]"))
-    return radius * ATTACKS.get(attack).step if attack in ATTACKS else None
+    _, step = grid_of(name)
+    return None if step is None else radius * step
 
 
 def summary(name: ScoreName) -> str:
     """What an attack does, in a few words."""
-    attack, _, step = name.kind.partition("[")
+    attack, step = grid_of(name)
     words = ATTACKS.get(attack).summary if attack in ATTACKS else ""
-    return f"{words}, in steps of {step.rstrip(']')} px" if step else words
+    return words if attack == name.kind else f"{words}, in steps of {step} px"
 
 
 def of_data(records: Sequence[Record], data: str | None) -> list[Record]:

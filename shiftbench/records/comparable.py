@@ -43,13 +43,17 @@ def _images(record: Record) -> str:
     return f"{record.data.images:,} ({record.data.fingerprint[:8]}/{chosen[:8]})"
 
 
-def why_not(first: Record, second: Record, name: ScoreName | None = None) -> list[str]:
+def why_not(
+    first: Record, second: Record, name: ScoreName | None = None, *, images_only: bool = False
+) -> list[str]:
     """Why two records, or one score of both, cannot be compared; empty when they can.
 
     Args:
         first: A record.
         second: Another.
         name: The score; without it, what would forbid comparing any of them.
+        images_only: Of the score's own conditions, ask about its images alone: where an upper bound
+            is shown as one, it need not have been searched like its neighbours.
     """
     reasons = _differences(conditions(first), conditions(second))
     if name is None:
@@ -58,9 +62,17 @@ def why_not(first: Record, second: Record, name: ScoreName | None = None) -> lis
     if a is None or b is None:
         lacking = first if a is None else second
         return [*reasons, f"{lacking.model.name} has no {name.stem}"]
-    if a.digest != b.digest:
-        reasons.append(f"{name.stem} is of different images ({a.images:,} and {b.images:,})")
+    if a.images_of(name) != b.images_of(name):
+        counts = [_count(record, name) for record in (first, second)]
+        reasons.append(f"{name} is of different images ({counts[0]:,} and {counts[1]:,})")
+    if images_only:
+        return reasons
     return reasons + _differences(_metric_conditions(a), _metric_conditions(b))
+
+
+def _count(record: Record, name: ScoreName) -> int:
+    score = record.scores.at(name, name.radius)
+    return 0 if score is None else score.n
 
 
 def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
@@ -78,7 +90,7 @@ def comparison_key(record: Record, name: ScoreName) -> Hashable:
     info = record.metric_of(name)
     if info is None:
         return None
-    own = {**_metric_conditions(info), "images of the score": info.digest}
+    own = {**_metric_conditions(info), "images of the score": info.images_of(name)}
     return (*conditions(record).values(), *sorted(own.items()))
 
 

@@ -7,6 +7,7 @@ so a reader never sees half a file.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -17,10 +18,12 @@ import pandas as pd
 
 from shiftbench.errors import RecordError
 from shiftbench.files import file_safe, write_atomic
+from shiftbench.grid import Offset
 from shiftbench.measure.metric import Metric
 from shiftbench.measure.metrics import load_metric
 from shiftbench.records.schema_1 import upgrade, upgrade_samples
 from shiftbench.scores import ScoreName, Scores
+from shiftbench.statistics import Score
 
 SCHEMA = 2
 RECORD_FILE = "record.json"
@@ -64,6 +67,11 @@ class MetricInfo:
     scores: tuple[str, ...]  # stems of the scores that come from it
     images: int
     digest: str  # of the keys and labels of its images
+    parts: Mapping[str, str] = field(default_factory=dict)  # the same, for scores of fewer images
+
+    def images_of(self, name: ScoreName) -> str:
+        """The digest of the images that one of its scores is of."""
+        return self.parts.get(str(name), self.digest)
 
     def load(self) -> Metric | None:
         """The metric itself; None when it was plugged in and is not here."""
@@ -80,6 +88,11 @@ class OffsetScore:
     low: float
     high: float
     n: int
+
+    @classmethod
+    def at(cls, offset: Offset, score: Score) -> OffsetScore:
+        """The score of an offset."""
+        return cls(offset.dy, offset.dx, score.value, score.low, score.high, score.n)
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,16 @@ class Record:
                 for name, values in metric.outcomes(samples).items():
                     found[name] = pd.Series(values, index=keys).dropna()
         return found
+
+
+def images_digest(keys: Iterable[str], labels: Iterable[int]) -> str:
+    """Names some images and their labels, so that another subset or class map is noticed.
+
+    >>> images_digest(["a"], [0]) == images_digest(["a"], [1])
+    False
+    """
+    text = "\n".join(f"{label} {key}" for key, label in zip(keys, labels, strict=True))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 T = TypeVar("T")

@@ -57,34 +57,41 @@ def compare(first: Record, second: Record, *, max_shift: int | None = None) -> C
             f"{'; '.join(reasons)}: run both alike"
         )
     ours, theirs = first.outcomes(), second.outcomes()
-    shared = _shared(first, second, max_shift)
-    left_out = [reason for name in shared for reason in why_not(first, second, name)]
-    compared = [
-        _compare(name, ours[name], theirs[name], first.is_upper_bound(name))
-        for name in shared
-        if name in ours and name in theirs and not why_not(first, second, name)
-    ]
+    shared, left_out = _shared(first, second, max_shift)
+    compared = []
+    for name in shared:
+        reasons = why_not(first, second, name)
+        if not reasons and not (name in ours and name in theirs):
+            reasons = [f"{name.stem} comes from a metric that is not known here: name its --plugin"]
+        if reasons:
+            left_out += reasons
+        else:
+            bound = first.is_upper_bound(name)
+            compared.append(_compare(name, ours[name], theirs[name], bound))
     return Comparison(first, second, tuple(compared), tuple(dict.fromkeys(left_out)))
 
 
-def _shared(first: Record, second: Record, max_shift: int | None) -> list[ScoreName]:
-    """The scores both records have, curves at one radius each."""
-    found = []
+def _shared(
+    first: Record, second: Record, max_shift: int | None
+) -> tuple[list[ScoreName], list[str]]:
+    """The scores both records have, curves at one radius each; and curves that do not reach it."""
+    found, short = [], {}
     for stem in first.scores.stems():
         if stem not in second.scores.stems():
             continue
         radii = set(first.scores.curve(stem)) & set(second.scores.curve(stem))
         if not radii:
             found.append(stem)
-            continue
-        if max_shift is not None and max_shift not in radii:
-            raise UsageError(
-                f"both records reach a max shift of {max(radii)} for {stem}, "
-                f"got --max-shift {max_shift}"
-            )
-        radius = max(radii) if max_shift is None else max_shift
-        found.append(ScoreName(stem.family, stem.kind, radius))
-    return found
+        elif max_shift is None or max_shift in radii:
+            radius = max(radii) if max_shift is None else max_shift
+            found.append(ScoreName(stem.family, stem.kind, radius))
+        else:
+            short[stem] = max(radii)
+    if short and not any(name.radius is not None for name in found):
+        raise UsageError(
+            f"both records reach a max shift of {max(short.values())}, got --max-shift {max_shift}"
+        )
+    return found, [f"{stem} reaches a max shift of {far} in both" for stem, far in short.items()]
 
 
 def _compare(name: ScoreName, first: pd.Series, second: pd.Series, bound: bool) -> ScoreComparison:

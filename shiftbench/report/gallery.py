@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from shiftbench.datasets import Camera, ImageSet, load_dataset
+from shiftbench.datasets import SOURCES, Camera, ImageSet, load_dataset
 from shiftbench.datasets.canvases import canvases
 from shiftbench.datasets.geometry import Geometry
 from shiftbench.errors import DataError, RecordError, UsageError
@@ -105,16 +105,20 @@ def _views(
 
 def open_images(record: Record, data: str | None) -> ImageSet:
     """The data set a record was measured on; `data` says where its files are."""
-    spec = data or record.data.name
-    if spec.partition(":")[0] != record.data.name:
-        raise UsageError(f"the records are of {record.data.name}, got --data {spec}")
+    name = record.data.name
+    source = (data or name).partition(":")[0]
+    if name in SOURCES and source != name:
+        raise UsageError(f"the records are of {name}, got --data {data}")
     try:
-        return load_dataset(spec, split=record.data.split)
+        dataset = load_dataset(data or name, split=record.data.split)
     except UsageError as error:
-        hint = f"give its place with --data {record.data.name}:PATH"
+        place = f"{name if name in SOURCES else 'folder'}:PATH"
         raise UsageError(
-            f"cannot open the images of {record.data.name}: {error}; {hint}"
+            f"cannot open the images of {name}: {error}; give their place with --data {place}"
         ) from error
+    if dataset.name != name:  # folders are named by themselves
+        raise UsageError(f"the records are of {name}, got --data {data}, which is {dataset.name}")
+    return dataset
 
 
 def _name(classes: Sequence[str], index: int) -> str:

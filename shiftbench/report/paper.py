@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
 from shiftbench.errors import DataError
 from shiftbench.measure.attacks import DEFAULT_RADIUS
+from shiftbench.records.choose import grid_of
 from shiftbench.records.comparable import conditions
 from shiftbench.records.record import Record
 from shiftbench.registry import Registry
@@ -21,6 +22,14 @@ from shiftbench.scores import ACCURACY, ScoreName
 from shiftbench.statistics import Score
 
 Row = Mapping[str, str]
+# What conditions a record may have that answers a published figure; unsplit folders are trusted.
+AS_PUBLISHED = {
+    "split": ("val", "test", "all"),
+    "crop": ("paper",),
+    "pad": ("none",),
+    "precision": ("fp32",),
+    "engine": ("torch",),
+}
 _SCORES = (
     ACCURACY,
     *(ScoreName("consistency", kind) for kind in ("integer", "half")),
@@ -40,6 +49,7 @@ class Claim:
     recipe: str = "xcit-imagenet"
     train_options: tuple[str, ...] = ()  # what the training needs besides its recipe
     variant: str = ""  # tells trainings of one model on one data set apart
+    finetuned: bool = False  # the training starts from the model's ImageNet weights
     weights: str = ""  # a model that is not trained but downloaded
 
     @property
@@ -78,7 +88,7 @@ TABLES: Registry[PaperTable] = Registry("table of the paper")
 
 
 def _claims(
-    table: str, row: Row, model: str, data: str, **rest: str | tuple[str, ...]
+    table: str, row: Row, model: str, data: str, **rest: str | bool | tuple[str, ...]
 ) -> list[Claim]:
     return [
         Claim(table, model, data, score, Decimal(row[score.column]), **rest)  # type: ignore[arg-type]
@@ -120,15 +130,14 @@ def _ablation(row: Row) -> list[Claim]:
 
 @_register("finetune", "appendix", "fine-tuned from ImageNet on smaller sets")
 def _finetune(row: Row) -> list[Claim]:
-    start = ("--checkpoint", f"runs/imagenet/{row['model']}/export")
     return _claims(
         "finetune",
         row,
         row["model"],
         row["dataset"],
         recipe="xcit-small-sets",
-        train_options=start,
         variant="finetune",
+        finetuned=True,
     )
 
 
@@ -229,7 +238,7 @@ def answer(claims: Sequence[Claim], records: Sequence[Record]) -> list[Answer]:
             record
             for record in newest_first
             if (record.model.name, record.data.name) == (claim.entry, claim.data)
-            and any(name.curve == claim.score.curve for name in record.scores)
+            and _attempts(record, claim.score)
         ]
         reasons = [unlike_published(record, claim.score) for record in found]
         score = next(
@@ -240,14 +249,22 @@ def answer(claims: Sequence[Claim], records: Sequence[Record]) -> list[Answer]:
     return answers
 
 
+def _attempts(record: Record, name: ScoreName) -> list[ScoreName]:
+    """The scores of a record that measure the same thing, on whatever grid."""
+    return [n for n in record.scores if (n.family, grid_of(n)[0]) == (name.family, name.kind)]
+
+
 def unlike_published(record: Record, name: ScoreName) -> list[str]:
     """How a record's score was not measured as the paper measured its own; empty when it was."""
-    own, usual = conditions(record), {"crop": "paper", "pad": "none", "precision": "fp32"}
-    reasons = [f"{key} {own[key]}" for key, value in usual.items() if own[key] != value]
+    own = conditions(record)
+    reasons = [f"{key} {own[key]}" for key, usual in AS_PUBLISHED.items() if own[key] not in usual]
     if record.settings.get("limit") is not None:
         reasons.append(f"limit {record.settings['limit']}")
     if name not in record.scores:
-        return [*reasons, f"no {name}"]
+        others = sorted({str(n.curve) for n in _attempts(record, name)} - {name.stem})
+        radii = record.scores.curve(name)
+        reached = [f"{name.stem} up to {max(radii)} steps only"] if radii else []
+        return [*reasons, *reached, *(f"{other} only" for other in others if not reached)]
     if record.is_upper_bound(name):
         reasons.append("an upper bound, from a sampled search")
     if record.scores[name].n < record.data.images:
@@ -267,13 +284,27 @@ def commands(claims: Sequence[Claim], *, records: str = "results/runs") -> list[
         attacks = " -a none" if first.variant else ""
         name = f" --name {entry}" if first.variant else ""
         run = f"shiftbench run -m {first.model} -d {data}:DIR{attacks}{name} -o {records}"
-        if not first.weights:
-            trained = f"runs/{f'{first.variant}-{data}' if first.variant else data}/{first.model}"
-            options = " ".join(("", *first.train_options))
-            train = (
-                f"shiftbench train -m {first.model} -d {data}:DIR --recipe {first.recipe}{options} "
-                f"-o {trained}"
-            )
-            run = f"{train} && {run} --checkpoint {trained}/export"
-        lines.append(run)
+        steps = [] if first.weights else _training(first)
+        if steps:
+            run += f" --checkpoint {steps[-1].rpartition(' ')[2]}/export"
+        lines.append(" && ".join([*steps, run]))
     return lines
+
+
+def _training(claim: Claim) -> list[str]:
+    """The trainings that a claim needs, one after the other; the output folder comes last."""
+    steps, options = [], claim.train_options
+    if claim.finetuned:
+        start = replace(claim, data="imagenet", recipe=Claim.recipe, variant="", finetuned=False)
+        steps = _training(start)
+        options = (*options, "--checkpoint", f"{steps[-1].rpartition(' ')[2]}/export")
+    words = (
+        "shiftbench train -m",
+        claim.model,
+        "-d",
+        f"{claim.data}:DIR",
+        "--recipe",
+        claim.recipe,
+    )
+    place = f"runs/{claim.variant}-{claim.data}" if claim.variant else f"runs/{claim.data}"
+    return [*steps, " ".join((*words, *options, "-o", f"{place}/{claim.model}"))]

@@ -204,15 +204,21 @@ def _searched(record: Record, curves: Sequence[ScoreName]) -> str:
 
 
 def _require_same_curve(records: Sequence[Record], name: ScoreName) -> None:
-    """Refuses curves of one panel that were not measured alike; sampled ones are marked instead."""
-    exact = [record for record in records if not record.is_upper_bound(name)]
-    for other in exact[1:]:
-        reasons = why_not(exact[0], other, name)
-        if reasons:
-            raise UsageError(
-                f"the curves of {exact[0].model.name} and {other.model.name} cannot be drawn "
-                f"together: {'; '.join(reasons)}; choose with --model, or pass --allow-mixed"
-            )
+    """Refuses curves of one panel that were not measured alike, at any radius that both have.
+
+    Sampled searches may stand beside exact ones: the legend marks them as upper bounds.
+    """
+    for other in records[1:]:
+        shared = records[0].scores.curve(name).keys() & other.scores.curve(name).keys()
+        for radius in sorted(shared):
+            point = ScoreName(name.family, name.kind, radius)
+            bound = records[0].is_upper_bound(name) or other.is_upper_bound(name)
+            reasons = why_not(records[0], other, point, images_only=bound)
+            if reasons:
+                raise UsageError(
+                    f"the curves of {records[0].model.name} and {other.model.name} cannot be drawn "
+                    f"together: {'; '.join(reasons)}; choose with --model, or pass --allow-mixed"
+                )
 
 
 def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:

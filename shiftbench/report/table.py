@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from shiftbench.errors import RecordError
+from shiftbench.errors import RecordError, UsageError
 from shiftbench.measure.attacks import DEFAULT_RADIUS, PAPER_ATTACKS
 from shiftbench.measure.metrics import METRICS
 from shiftbench.records.choose import pixels
@@ -19,7 +19,7 @@ from shiftbench.records.comparable import Group, comparison_key, conditions, gro
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
 from shiftbench.scores import ACCURACY, ScoreName
-from shiftbench.statistics import Score, compare_paired
+from shiftbench.statistics import FRACTION, Score, compare_paired, surely_differ
 
 # The first scores of every table, whether or not a record has them: the paper's.
 STANDARD = (
@@ -41,7 +41,7 @@ class Measured:
     score: Score
     bound: bool = False  # from a sampled search: the true value may be lower
     ranked: bool = True  # measured like most of its column: it may be sorted and may win
-    best: bool = False  # the highest, or not significantly lower than it
+    best: bool = False  # the best of its column, or not significantly different from it
     own_n: bool = False  # of fewer images than the row's other scores
 
 
@@ -54,6 +54,7 @@ class Column:
 
     name: str
     score: ScoreName | None = None  # what it shows, at one radius for the whole column
+    lower_is_better: bool = False
 
     @property
     def reach(self) -> str:
@@ -71,12 +72,13 @@ class Column:
     @property
     def ascending(self) -> bool:
         """Whether it reads best from the smallest up, as names and costs do."""
-        return self.name in _ASCENDING
+        return self.lower_is_better or self.name in _ASCENDING
 
     @property
     def title(self) -> str:
-        """Its name for people."""
-        return TITLES.get(self.name, self.name.replace("_", " "))
+        """Its name for people; an arrow where less is better."""
+        words = TITLES.get(self.name, self.name.replace("_", " "))
+        return f"{words} ↓" if self.lower_is_better else words
 
 
 TITLES = {"param_count": "params", "img_size": "px"}
@@ -120,17 +122,25 @@ class Table:
             if any(isinstance(row.cells[column.name], Measured) for row in self.rows)
         ]
 
-    def notes(self, *, intervals: bool = True) -> str:
+    def notes(self, *, intervals: bool = True, best: str = "bold") -> str:
         """The sentence under a table: units, how far the grids go, what the marks mean."""
         columns = self.measured_columns()
         found = ["Percent with 95% intervals" if intervals else "Percent"]
+        cells = [(c, row.cells[c.name]) for c in columns for row in self.rows]
+        units = {c.title: cell.score.unit for c, cell in cells if isinstance(cell, Measured)}
+        other = [
+            f"{title} in {unit}" for title, unit in units.items() if unit not in ("", FRACTION)
+        ]
+        if other:
+            found[0] += f", {', '.join(other)}"
         reaches = [f"{c.score.kind} {c.reach}" for c in columns if c.score and c.reach]
         if reaches:
             found.append(f"adversarial: right at every shift up to {', '.join(reaches)}")
-        cells = [row.cells[c.name] for row in self.rows for c in columns]
-        measured = [cell for cell in cells if isinstance(cell, Measured)]
+        if any(column.lower_is_better for column in columns):
+            found.append("↓: less is better")
+        measured = [cell for _, cell in cells if isinstance(cell, Measured)]
         if any(cell.best for cell in measured):
-            found.append("bold: the best, and what a paired test cannot tell from it")
+            found.append(f"{best}: the best, and what a paired test cannot tell from it")
         if any(cell.bound for cell in measured):
             found.append("≤: an upper bound, from a search that sampled its grid; not ranked")
         if any(not cell.ranked and not cell.bound for cell in measured):
@@ -144,9 +154,19 @@ def score_columns(records: Sequence[Record], max_shift: int | None = None) -> li
     shown = [stem for stem in found if stem.family not in HIDDEN_FAMILIES]
     stems = list(dict.fromkeys([*STANDARD, *sorted(shown, key=_place)]))
     return [
-        Column(stem.column, ScoreName(stem.family, stem.kind, _radius(records, stem, max_shift)))
+        Column(
+            stem.column,
+            ScoreName(stem.family, stem.kind, _radius(records, stem, max_shift)),
+            lower_is_better(records, stem),
+        )
         for stem in stems
     ]
+
+
+def lower_is_better(records: Sequence[Record], stem: ScoreName) -> bool:
+    """Whether less of a score is better, by the metric that measured it."""
+    metrics = [info.load() for r in records if (info := r.metric_of(stem)) is not None]
+    return any(metric.lower_is_better(stem) for metric in metrics if metric is not None)
 
 
 def _place(stem: ScoreName) -> tuple[bool, ScoreName]:
@@ -202,13 +222,18 @@ def build_tables(
         max_shift: The max shift, in steps, of the adversarial columns.
     """
     columns = columns_of(records, max_shift)
-    names = [column.name for column in columns]
-    if sort not in names:
-        raise unknown_name("column to sort by", sort, names)
-    return [_table(group, columns, sort, reverse) for group in group_records(records)]
+    by_name = {column.name: column for column in columns}
+    if sort not in by_name:
+        raise unknown_name("column to sort by", sort, by_name)
+    radii = {
+        radius for r in records for name in r.scores.curves() for radius in r.scores.curve(name)
+    }
+    if max_shift is not None and radii and max_shift not in radii:
+        raise UsageError(f"these records reach a max shift of {max(radii)}, got {max_shift}")
+    return [_table(group, columns, by_name[sort], reverse) for group in group_records(records)]
 
 
-def _table(group: Group, columns: tuple[Column, ...], sort: str, reverse: bool) -> Table:
+def _table(group: Group, columns: tuple[Column, ...], by: Column, reverse: bool) -> Table:
     judged = {column.name: judge(group.records, column.score) for column in columns if column.score}
     rows = []
     for index, record in enumerate(group.records):
@@ -223,17 +248,17 @@ def _table(group: Group, columns: tuple[Column, ...], sort: str, reverse: bool) 
     rows.sort(key=lambda row: (row.record.model.name, row.record.data.name))
 
     def key(row: Row) -> str | int | float:
-        cell = row.cells[sort]
+        cell = row.cells[by.name]
         assert cell is not None
         return cell.score.value if isinstance(cell, Measured) else cell
 
-    descending = Column(sort).ascending == reverse
-    ranked = [row for row in rows if _rank(row.cells[sort]) == 0]
-    others = [row for row in rows if _rank(row.cells[sort]) == 1]
+    descending = by.ascending == reverse
+    ranked = [row for row in rows if _rank(row.cells[by.name]) == 0]
+    others = [row for row in rows if _rank(row.cells[by.name]) == 1]
     for part in (ranked, others):
         part.sort(key=key, reverse=descending)
-    empty = [row for row in rows if row.cells[sort] is None]
-    return Table(group.label, columns, tuple(ranked + others + empty), sort, descending)
+    empty = [row for row in rows if row.cells[by.name] is None]
+    return Table(group.label, columns, tuple(ranked + others + empty), by.name, descending)
 
 
 def _rank(cell: Cell) -> int | None:
@@ -278,7 +303,8 @@ def _judge(
     there = [i for i, score in enumerate(scores) if score is not None]
     alike = _alike([records[i] for i in there], name)
     ranked = {i for i, same in zip(there, alike, strict=True) if same}
-    best = _best({i: scores[i] for i in ranked}, name, read)  # type: ignore[misc]
+    lower = lower_is_better(records, name)
+    best = _best({i: scores[i] for i in ranked}, name, lower, read)  # type: ignore[misc]
     return [
         None
         if score is None
@@ -301,14 +327,13 @@ def _alike(records: Sequence[Record], name: ScoreName) -> list[bool]:
 
 
 def _best(
-    scores: Mapping[int, Score], name: ScoreName, read: Callable[[int], Outcomes]
+    scores: Mapping[int, Score], name: ScoreName, lower: bool, read: Callable[[int], Outcomes]
 ) -> set[int]:
-    """The highest of several scores, and those that a paired test cannot tell from it."""
+    """The best of several scores, and those that a paired test cannot tell from it."""
     if len(scores) < 2:
         return set()
-    first = max(scores, key=lambda i: scores[i].value)
-    # Where intervals do not even touch, the paired test need not be asked.
-    rivals = [i for i in scores if i != first and scores[i].high >= scores[first].low]
+    first = (min if lower else max)(scores, key=lambda i: scores[i].value)
+    rivals = [i for i in scores if i != first and not surely_differ(scores[first], scores[i])]
     return {first} | {
         i
         for i in rivals

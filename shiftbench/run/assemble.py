@@ -7,15 +7,16 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from shiftbench.errors import DataError, RecordError
 from shiftbench.measure.metric import METRICS, NEAR_TIE, PASSES, Metric
 from shiftbench.measure.metrics import score_rows
-from shiftbench.records.record import KEY, MetricInfo, OffsetScore, Record
+from shiftbench.records.record import KEY, MetricInfo, OffsetScore, Record, images_digest
 from shiftbench.run.plan import Plan
 from shiftbench.run.resume import SECONDS, Rows
-from shiftbench.run.settings import images_digest
 
 
 def assemble(
@@ -124,16 +125,22 @@ def _geometry(plan: Plan, before: Record | None) -> dict[str, Any]:
 def _describe(metric: Metric, samples: pd.DataFrame) -> MetricInfo:
     outcomes = metric.outcomes(samples)
     measured = samples[metric.columns[0]].notna()
-    labelled = samples.loc[measured]
+
+    def digest(chosen: pd.Series | NDArray[np.bool_]) -> str:
+        return images_digest(samples.loc[chosen, KEY], samples.loc[chosen, "label"])
+
+    # A grid that grew on some of the images only leaves its outer rings to them.
+    fewer = {name: pd.notna(values) for name, values in outcomes.items()}
     return MetricInfo(
         kind=next(kind for kind in METRICS if type(metric) is METRICS.get(kind)),
         settings=metric.settings(),
         scores=tuple(dict.fromkeys(name.stem for name in outcomes)),
         images=int(measured.sum()),
-        digest=images_digest(labelled[KEY], labelled["label"]),
+        digest=digest(measured),
+        parts={str(n): digest(there) for n, there in fewer.items() if (there != measured).any()},
     )
 
 
 def _map(metric: Metric, samples: pd.DataFrame) -> tuple[OffsetScore, ...]:
     scores = metric.offset_scores(samples)
-    return tuple(OffsetScore(o.dy, o.dx, **vars(score)) for o, score in scores.items())
+    return tuple(OffsetScore.at(offset, score) for offset, score in scores.items())

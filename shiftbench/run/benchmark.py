@@ -89,7 +89,7 @@ def run(
         plan = make_plan(classifier, dataset, settings, workers=execution.workers)
         device = choose_device(execution.device, local_rank=group.local_rank)
         folder = store.folder(plan.model.name, plan.data.name)
-        if group.is_main:
+        if group.leads:
             prepare_folder(folder, len(plan.images))
     identity = identity_of(plan.model, plan.data, plan.settings)
     if len({str(other) for other in group.gather(identity)}) > 1:
@@ -97,17 +97,18 @@ def run(
     with _owned(folder, group):
         parts, before = Parts.of(folder), None
         with group.together():
-            if group.is_main:
+            if group.leads:
                 before = _open(folder, parts, identity, fresh=fresh)
         before = group.gather(before)[0]
         missing = _missing(plan, _rows(plan, before, parts))
         if not missing and before is not None:
             return Outcome(before, reused=True)
         # Every process must have seen the same parts before any of them writes new ones.
-        group.barrier()
+        group.wait()
         with group.together():
-            if group.is_main:
+            if group.leads:
                 parts.open(identity)
+                SharedProgress.forget(parts.folder)
         with group.together(), float32_arithmetic(settings.precision):
             engine = Engine(
                 classifier,
@@ -116,12 +117,12 @@ def run(
                 engine=settings.engine,
                 batch_size=execution.batch_size,
             )
-            told = SharedProgress(parts.folder, group, watch) if group.size > 1 else watch
+            told = SharedProgress(parts.folder, group, watch) if group.count > 1 else watch
             Worker(plan, engine, parts, _rows(plan, before, parts), told).run(group.share(missing))
         written: Record | None = None
         with group.together():
-            if group.is_main:
-                about = describe_environment(device, processes=group.size)
+            if group.leads:
+                about = describe_environment(device, processes=group.count)
                 rows = _rows(plan, before, parts)
                 record, samples = assemble(plan, rows, before, about)
                 written = replace(record, folder=store.write(record, samples))
@@ -136,7 +137,7 @@ def _owned(folder: Path, group: Group) -> Iterator[None]:
     """The main process holds the lock for all of them."""
     with ExitStack() as stack:
         with group.together():
-            if group.is_main:
+            if group.leads:
                 stack.enter_context(exclusive(folder))
         yield
 

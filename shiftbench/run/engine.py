@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 AUTO_GPU_BATCH = 512  # where `auto` starts on an accelerator; halved until it fits
 TRIAL = 8  # images that the speed is guessed from
 AUTO_CPU_PIXELS = 64 * 64 * 128  # per batch on a CPU: larger ones only fall out of its caches
+# Relative rounding of the shorter formats: below it, two logits may swap between batch sizes.
+ROUNDING = {"fp32": 0.0, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -96,6 +98,7 @@ class Engine:
         self.name = classifier.name
         self.device = device
         self.precision = precision
+        self.rounding = ROUNDING[precision]
         self.batch_size = batch_size or self._auto(self._recipe.input_size)
         module = classifier.module.to(device).eval()
         self._format = memory_format(module)

@@ -14,6 +14,7 @@ import numpy as np
 from shiftbench.datasets.base import Camera, ImageSet
 from shiftbench.datasets.canvases import Canvases
 from shiftbench.datasets.geometry import Geometry, geometry_for
+from shiftbench.datasets.labels import relabelled
 from shiftbench.datasets.subset import balanced
 from shiftbench.errors import DataError, UsageError
 from shiftbench.measure.answers import check_labels
@@ -21,8 +22,8 @@ from shiftbench.measure.attacks import ATTACKS
 from shiftbench.measure.metric import Metric
 from shiftbench.measure.metrics import plan_metric
 from shiftbench.models.classifier import Classifier
-from shiftbench.records.record import DataInfo, ModelInfo
-from shiftbench.run.settings import Settings, images_digest
+from shiftbench.records.record import DataInfo, ModelInfo, images_digest
+from shiftbench.run.settings import Settings
 from shiftbench.shifts import SHIFTS
 
 log = logging.getLogger(__name__)
@@ -67,13 +68,15 @@ def make_plan(
     classifier: Classifier, dataset: ImageSet, settings: Settings, *, workers: int | None = None
 ) -> Plan:
     """Chooses the images, the metrics and the one canvas that serves all of them."""
+    dataset = relabelled(dataset, classifier.num_classes, classifier.class_names)
     _check(classifier, dataset, settings)
-    bare = _geometry(classifier, dataset, settings, {})
+    finished = dataset.has_size(classifier.preprocessing.input_size)
+    bare = _geometry(classifier, dataset, settings, {}, finished)
     request = settings.request(view=bare.view, resize=bare.resize)
     texts = [t for t in settings.metric_texts() if t not in _without_room(settings, bare)]
     metrics = {text: plan_metric(text, request) for text in texts}
     needed = {text: metric.margin() for text, metric in metrics.items()}
-    geometry = _geometry(classifier, dataset, settings, needed)
+    geometry = _geometry(classifier, dataset, settings, needed, finished)
     images, searched = _choose(dataset, settings)
     recipe = classifier.preprocessing
     return Plan(
@@ -157,7 +160,11 @@ def _without_room(settings: Settings, geometry: Geometry) -> set[str]:
 
 
 def _geometry(
-    classifier: Classifier, dataset: ImageSet, settings: Settings, needed: Mapping[str, int]
+    classifier: Classifier,
+    dataset: ImageSet,
+    settings: Settings,
+    needed: Mapping[str, int],
+    finished: bool,
 ) -> Geometry:
     """The canvas with the widest margin that any metric needs, which errors call by name."""
     widest = max(needed, key=lambda name: needed[name], default="nothing")
@@ -166,6 +173,7 @@ def _geometry(
         crop_pct=settings.crop_pct,
         margin=needed.get(widest, 0),
         pad=settings.pad,
+        finished=finished,
         rendered=isinstance(dataset, Camera),
         shift=widest,
     )

@@ -18,6 +18,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from aft_models.training.processes import Processes
 from shiftbench.errors import ShiftbenchError
 
 T = TypeVar("T")
@@ -28,32 +29,20 @@ LAUNCHED = "SHIFTBENCH_LAUNCHED"  # set for the processes that `launch` starts
 
 
 @dataclass(frozen=True)
-class Group:
-    """The processes of a run."""
+class Group(Processes):
+    """The processes of a run, and what they have to tell each other."""
 
-    rank: int = 0
-    size: int = 1
     local_rank: int = 0  # on this machine: which GPU is ours
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process speaks to the user and writes the record."""
-        return self.rank == 0
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """The items that are this process's own: none is padded, none is given twice."""
-        return items[self.rank :: self.size]
-
-    def barrier(self) -> None:
-        """Waits for every process."""
-        if self.size > 1:
-            dist.barrier()
+        return items[self.rank :: self.count]
 
     def gather(self, value: T) -> list[T]:
         """What each process has, in the order of ranks."""
-        if self.size == 1:
+        if self.count == 1:
             return [value]
-        values: list[Any] = [None] * self.size
+        values: list[Any] = [None] * self.count
         dist.all_gather_object(values, value)
         return values
 

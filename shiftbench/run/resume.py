@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
 
+from shiftbench.datasets.geometry import Geometry
 from shiftbench.errors import RecordError
 from shiftbench.files import write_atomic
 from shiftbench.measure.metric import NEAR_TIE, PASSES, Metric
@@ -52,12 +53,18 @@ def identity_of(model: ModelInfo, data: DataInfo, settings: Mapping[str, Any]) -
             "split": data.split,
             "fingerprint": data.fingerprint,
             "labels": data.labels,
-            "geometry": {k: v for k, v in data.geometry.items() if k != "margin"},
+            "geometry": _cut(data.geometry),
         },
         "settings": {k: settings.get(k) for k in ("seed", "precision", "engine")},
     }
     as_read_back: dict[str, Any] = json.loads(json.dumps(content, default=dict))
     return as_read_back
+
+
+def _cut(geometry: Mapping[str, Any]) -> dict[str, Any]:
+    """How images were cut, the margin aside; a record that lacks a later field has its default."""
+    whole = Geometry(**geometry).to_json()
+    return {key: value for key, value in whole.items() if key != "margin"}
 
 
 def differences(old: Identity, new: Identity, prefix: str = "") -> list[str]:

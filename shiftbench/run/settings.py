@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -97,13 +96,3 @@ def attack_names(names: Iterable[str], *, camera: bool) -> tuple[str, ...]:
     for name in wanted:
         ATTACKS.get(name)
     return tuple(name for name in ATTACKS if name in wanted)
-
-
-def images_digest(keys: Iterable[str], labels: Iterable[int]) -> str:
-    """Names some images and their labels, so that another subset or class map is noticed.
-
-    >>> images_digest(["a"], [0]) == images_digest(["a"], [1])
-    False
-    """
-    text = "\n".join(f"{label} {key}" for key, label in zip(keys, labels, strict=True))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -33,13 +33,19 @@ class SharedProgress:
         """Adds what the others have done to an event, and passes it on."""
         if isinstance(event, Estimate):
             # The processes have equal shares, so that all need about as long as this one.
-            event = replace(event, passes=event.passes * self.group.size)
-        elif self.group.is_main:
+            event = replace(event, passes=event.passes * self.group.count)
+        elif self.group.leads:
             event = self._with_others(event)
         else:
             self._tell_main(event)
         if self.watch is not None:
             self.watch(event)
+
+    @staticmethod
+    def forget(folder: Path) -> None:
+        """Removes what the processes of a run that was killed have left."""
+        for file in folder.glob(".progress-*.json"):
+            file.unlink(missing_ok=True)
 
     def _place(self, rank: int) -> Path:
         return self.folder / f".progress-{rank}.json"
@@ -55,7 +61,7 @@ class SharedProgress:
             write_atomic(self._place(self.group.rank), json.dumps(self._mine).encode())
 
     def _with_others(self, tally: Tally) -> Tally:
-        for rank in range(1, self.group.size):
+        for rank in range(1, self.group.count):
             try:
                 counts = json.loads(self._place(rank).read_text())[tally.metric]
             except (OSError, ValueError, KeyError):

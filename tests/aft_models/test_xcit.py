@@ -1,8 +1,7 @@
-"""The models: parity with timm, timm's interface, the authors' names, and bad requests."""
+"""The models: parity with timm, timm's interface, and bad requests."""
 
 from __future__ import annotations
 
-import argparse
 import copy
 import dataclasses
 import pickle
@@ -11,10 +10,11 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from torch import Tensor, nn
+from disturbed_models import disturbed
+from torch import nn
 
 import aft_models
-from aft_models import PRESETS, AftModelsError, XCiTConfig, create_xcit, load_authors_checkpoint
+from aft_models import PRESETS, AftModelsError, XCiTConfig, create_xcit
 from aft_models.presets import VARIANTS
 from aft_models.weights import (
     WeightsCard,
@@ -32,19 +32,6 @@ PICO = [name for name in PRESETS if name.startswith("xcit_pico_6_p4")]
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
-
-
-def disturbed(model: nn.Module) -> nn.Module:
-    """Every parameter and statistic moved off its initial value, so that each one counts."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-        for name, buffer in model.named_buffers():
-            if name.endswith("running_var"):
-                buffer.uniform_(0.5, 2)
-            elif name.endswith("running_mean"):
-                buffer.normal_(0, 0.1)
-    return model.eval()
 
 
 def tiny_model(**switches: object) -> nn.Module:
@@ -213,75 +200,6 @@ def test_torch_export_equals_eager() -> None:
     with torch.no_grad():
         program = torch.export.export(model, (x,))
         torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
-
-
-def authors_names(model: nn.Module, *, fused: bool = True) -> dict[str, Tensor]:
-    """The state dict of ``model`` under the names of the released code."""
-    state = {}
-    for key, value in model.state_dict().items():
-        new = key.replace("pos_embed.", "pos_embeder.")
-        if model.cfg.norm == "af":
-            new = new.replace(".local_mp.bn.", ".local_mp.norm.")
-        if new.startswith("patch_embed.proj.") and not fused:
-            head, _, rest = new.removeprefix("patch_embed.proj.").partition(".")
-            new = f"patch_embed.proj.{int(head) // 2 * 3 + int(head) % 2}.{rest}"
-        if new.endswith(".coefficients"):
-            place = new.removesuffix(".coefficients")
-            powers = torch.arange(value.shape[1])
-            state[f"{place}.act_layer.coef"] = (value / (3.0 * 2.0**powers))[:, :, None, None]
-            state[f"{place}.act_layer.in_scale"] = torch.tensor([2.0])
-            state[f"{place}.act_layer.out_scale"] = torch.tensor([3.0])
-            continue
-        state[new] = value.clone()
-    if model.cfg.head == "class_attention":
-        for i in range(model.cfg.class_depth):
-            for part in ("weight", "bias"):
-                keys = [f"cls_attn_blocks.{i}.attn.{letter}.{part}" for letter in "qkv"]
-                state[f"cls_attn_blocks.{i}.attn.qkv.{part}"] = torch.cat(
-                    [state.pop(key) for key in keys]
-                )
-    return state
-
-
-@pytest.mark.parametrize("variant", ["", "_aps", "_af", "_af_avgpool", "_af_poly"])
-def test_authors_checkpoints_load(variant: str, tmp_path: Path) -> None:
-    name = f"xcit_nano_12_p16{variant}"
-    model = disturbed(create_xcit(name, num_classes=6, norm_mean="channel", tokens_norm=True))
-    state = authors_names(model, fused=variant != "_aps")
-    assert state.keys() != model.state_dict().keys()
-    content = {"model": {f"module.{k}": v for k, v in state.items()}}
-    content["args"] = argparse.Namespace(lr=1.0)
-    torch.save(content, tmp_path / "checkpoint.pth")
-    loaded = load_authors_checkpoint(tmp_path / "checkpoint.pth", name)
-    x = torch.randn(1, 3, 32, 32)
-    torch.testing.assert_close(loaded(x), model(x), rtol=1e-4, atol=1e-5)
-    assert loaded.cfg.norm_mean == "channel"
-    assert not loaded.training
-
-
-def test_authors_checkpoints_load_strictly(tmp_path: Path) -> None:
-    name = "xcit_nano_12_p16_af"
-    state = authors_names(create_xcit(name))
-    del state["blocks.3.gamma1"]
-    state["blocks.3.gamma7"] = torch.ones(3)
-    state["pos_embeder.token_projection.bias"] = torch.ones(3)
-    state["norm.weight"] = torch.ones(5)
-    with pytest.raises(AftModelsError) as caught:
-        load_authors_checkpoint(state, name)
-    for words in (
-        "missing: blocks.3.gamma1",
-        "unexpected: blocks.3.gamma7, pos_embed.token_projection.bias",
-        "norm.weight (5,) instead of (128,)",
-    ):
-        assert words in str(caught.value)
-    with pytest.raises(AftModelsError, match="expected a checkpoint"):
-        load_authors_checkpoint({"epoch": 3}, name)
-    broken = tmp_path / "broken.pth"
-    broken.write_bytes(b"no checkpoint")
-    with pytest.raises(AftModelsError, match="cannot read the checkpoint"):
-        load_authors_checkpoint(broken, name)
-    with pytest.raises(AftModelsError, match="cannot read the checkpoint"):
-        load_authors_checkpoint(tmp_path / "absent.pth", name)
 
 
 def card(architecture: str, tag: str = "toy") -> WeightsCard:

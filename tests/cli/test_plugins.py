@@ -70,7 +70,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("kind", ["models", "datasets", "attacks", "metrics", "formats"])
 def test_everything_is_listed(outputs: dict[str, list[str]], kind: str) -> None:
-    code, out, err = outputs[kind]
+    code, _, err = outputs[kind]
     assert code == 0, err
 
 

@@ -293,7 +293,7 @@ def test_fail_under_guards_a_pipeline(
         (("-m", "{net}:make", "-d", "scene"), 2, "Did you mean 'scenes'"),
         (("-m", "{net}:make", "-d", "imagenet:nowhere"), 1, "nowhere"),
         (("-m", "{net}:make", "-a", "crops"), 2, "Did you mean 'crop'"),
-        (("-m", "{net}:make", "-d", "folder:{place}"), 2, "not a class index"),
+        (("-m", "{net}:make", "-d", "folder:{net}"), 1, "there is no folder"),
         (("-m", "{net}:make", "--max-shift", "-1"), 2, "max shift"),
         (("-m", "{net}:make", "--mode", "sampled:none"), 2, "unknown search mode"),
         (("-m", "{net}:make", "--mode", "sampled:3", "--full-grid"), 2, "--full-grid"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aft_models.weights import list_weights
+from aft_models.weights import list_weights, weights_card
 from shiftbench.models import load_model
 from shiftbench_cli.main import main
 
@@ -59,6 +59,19 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(
     )
     assert "belongs to another run: recipe.lr" in complaint
 
+    # So is other data, with what it was and what it is.
+    for options, differences in (
+        (("--limit", "30"), ("data.limit 24 there, 30 here", "scored.images 24 there, 30 here")),
+        (("--train-split", "val"), ("data.split 'train' there, 'val' here", "data.fingerprint")),
+        (("--split", "train"), ("scored.split", "there, 'train' here")),
+        (("--shift-images", "24"), ("scored.shift_images 12 there, 24 here",)),
+    ):
+        _, complaint = train(*words(tmp_path, "xcit_pico_6_p8", *options), code=2, capture=capsys)
+        assert "last.pt belongs to another run: " in complaint
+        assert len(complaint.strip().splitlines()) == 1
+        for difference in differences:
+            assert difference in complaint
+
     # What was exported is a start for fine-tuning.
     tuned = words(tmp_path / "tuned", "xcit_pico_6_p8", "--checkpoint", result["export"])
     out, _ = train(*tuned, "-q", "--score-every", "0", capture=capsys)
@@ -66,6 +79,20 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(
     assert "n=24" in out
     with (tmp_path / "tuned" / "log.csv").open() as file:
         assert [row["accuracy"] != "" for row in csv.DictReader(file)] == [False, True]
+
+
+def test_fine_tuning_follows_the_weights_it_starts_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    required = ["-m", "xcit_pico_6_p8.scenes", "--pretrained", "-d", "scenes", "-o", str(tmp_path)]
+    few = ["--set", "epochs=1", "--set", "batch_size=12", "--set", "warmup_epochs=0"]
+    rest = ["--limit", "24", "--shift-images", "12", "--device", "cpu", "-j", "0", "-q"]
+    train(*required, "--recipe", "finetune", *few, *rest, capture=capsys)
+    card = weights_card("xcit_pico_6_p8.scenes", tmp_path / "export")
+    start = weights_card("xcit_pico_6_p8.scenes")
+    assert (card.input_size, card.mean, card.std) == (start.input_size, start.mean, start.std)
+    assert card.recipe["image_size"] == start.input_size
+    assert card.scores["accuracy"] > 0.9  # it starts from weights that know these classes
 
 
 @pytest.mark.parametrize(
@@ -79,7 +106,7 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(
         ("xcit_pico_6_p8", ("--precision", "bf16"), "needs a CUDA device"),
         ("xcit_pico_6_p8", ("--recipe", "imagenet"), "unknown recipe 'imagenet'"),
         ("xcit_pico_6_p8", ("--checkpoint", "nowhere.pt"), "no checkpoint at nowhere.pt"),
-        ("xcit_pico_6_p8", ("--device", "gpu"), "got 'gpu'"),
+        ("xcit_pico_6_p8", ("--device", "gpu"), "unknown device 'gpu'"),
     ],
 )
 def test_a_wrong_request_is_one_sentence(

@@ -110,7 +110,10 @@ class Deadly:
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
         os._exit(1)
 
-    def fingerprint(self, *, content: bool = False) -> str:
+    def has_size(self, side: int) -> bool:
+        return False
+
+    def fingerprint(self, *, verify: bool = False) -> str:
         return "0"
 
 

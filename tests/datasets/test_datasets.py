@@ -2,17 +2,27 @@
 
 import hashlib
 import json
+import os
 import pickle
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision.datasets import CIFAR10
+from torchvision.datasets import CIFAR10, ImageFolder
 
-from shiftbench.datasets import Camera, balanced, list_datasets, load_dataset, subset
+from shiftbench.datasets import (
+    Camera,
+    balanced,
+    list_datasets,
+    load_dataset,
+    relabelled,
+    subset,
+)
+from shiftbench.datasets.fingerprint import content_digest
 from shiftbench.datasets.images import read_image
 from shiftbench.datasets.torchvision_sets import ENTRIES, TorchvisionSet
 from shiftbench.errors import DataError, UsageError
@@ -102,13 +112,65 @@ def test_folder_class_map(tmp_path: Path, file: str, content: str) -> None:
     assert data.class_names[3] == "cat"
 
 
-def test_folder_names_without_a_map_say_what_to_do(tmp_path: Path) -> None:
-    save(tmp_path / "cat" / "x.png")
-    with pytest.raises(UsageError, match=r"'cat' is not a class index.*--class-map"):
+def test_folder_names_count_in_alphabetical_order(tmp_path: Path) -> None:
+    for name in ("dog", "Emu", "cat"):
+        save(tmp_path / name / "x.png")
+    data = load_dataset(f"folder:{tmp_path}")
+    theirs = ImageFolder(tmp_path)
+    assert list(data.labels) == theirs.targets
+    assert list(data.class_names) == theirs.classes
+    assert list(data.keys) == [Path(p).relative_to(tmp_path).as_posix() for p, _ in theirs.samples]
+
+
+def test_folder_names_that_say_nothing_safe(tmp_path: Path) -> None:
+    for name in ("0", "10", "cat"):
+        save(tmp_path / name / "x.png")
+    with pytest.raises(
+        UsageError, match=r"'cat' is not a class index, and others are.*--class-map"
+    ):
         load_dataset(f"folder:{tmp_path}")
-    (tmp_path / "map.json").write_text('{"dog": 1}')
-    with pytest.raises(DataError, match="no entry for 1 of 1 folders, such as 'cat'"):
+    (tmp_path / "map.json").write_text('{"0": 1, "10": 2}')
+    with pytest.raises(DataError, match="no entry for 1 of 3 folders, such as 'cat'"):
         load_dataset(f"folder:{tmp_path}", class_map=tmp_path / "map.json")
+
+
+def test_folders_of_names_are_labelled_as_the_model_counts(tmp_path: Path) -> None:
+    for name in ("cat", "dog", "emu"):
+        for file in ("x.png", "y.png"):
+            save(tmp_path / name / file)
+    data = load_dataset(f"folder:{tmp_path}")
+
+    def labels(*found: object) -> dict[str, int]:
+        labelled = relabelled(data, *found)  # type: ignore[arg-type]
+        return {key.split("/")[0]: y for key, y in zip(labelled.keys, labelled.labels, strict=True)}
+
+    assert labels(3) == {"cat": 0, "dog": 1, "emu": 2}
+    names = ("emu", "ant", "dog", "cat")
+    assert labels(4, names) == {"cat": 3, "dog": 2, "emu": 0}
+    part = relabelled(load_dataset(f"folder:{tmp_path}", limit=3), 4, names)
+    assert (list(part.labels), list(part.class_names)) == ([3, 2, 0], list(names))
+    assert [part[index][1] for index in range(3)] == [3, 2, 0]
+    with pytest.raises(
+        UsageError, match=r"1000 classes.* 3 folders \(cat, dog, emu\).*--class-map"
+    ):
+        relabelled(data, 1000)
+    with pytest.raises(
+        UsageError, match=r"'dog' of .* is not one class.*--class-map.*imagenet:PATH"
+    ):
+        relabelled(data, 3, ("cat", "Dog", "emu"))
+    with pytest.raises(UsageError, match="'cat' of"):
+        relabelled(data, 4, ("cat", "cat", "dog", "emu"))  # which of the two?
+
+
+def test_labels_that_a_user_chose_stay(tmp_path: Path, imagenet: Path) -> None:
+    for name in ("1", "3"):
+        save(tmp_path / "numbered" / name / "x.png")
+    for data in (
+        load_dataset(f"folder:{tmp_path / 'numbered'}"),
+        load_dataset(f"imagenet:{imagenet}"),
+        load_dataset("scenes", limit=3),
+    ):
+        assert relabelled(data, 7, ("a", "b")) is data
 
 
 @pytest.mark.parametrize("content", ["{", "3", '{"cat": "three"}', "[]"])
@@ -217,35 +279,132 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_fingerprint_follows_names_sizes_and_content(tmp_path: Path) -> None:
+def settle(folder: Path) -> None:
+    """Ages files, so that what they hold may be remembered."""
+    for path in folder.rglob("*.*"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    time.sleep(0.02)  # longer than a tick of the file system's clock
+
+
+@pytest.fixture
+def remembering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own that takes new files too."""
+    monkeypatch.setenv("SHIFTBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("shiftbench.datasets.fingerprint.SETTLED", -1.0)
+    return tmp_path / "cache" / "fingerprints"
+
+
+def test_fingerprint_follows_names_labels_and_content(tmp_path: Path, remembering: Path) -> None:
+    folder = tmp_path / "data"
     for name in ("a", "b"):
-        save(tmp_path / "0" / f"{name}.bmp")
+        save(folder / "0" / f"{name}.bmp")
 
-    def prints() -> tuple[str, str]:
-        data = load_dataset(f"folder:{tmp_path}")
-        return data.fingerprint(), data.fingerprint(content=True)
+    def found() -> str:
+        settle(folder)
+        return load_dataset(f"folder:{folder}").fingerprint()
 
-    first = prints()
-    assert prints() == first
-    save(tmp_path / "0" / "b.bmp", (1, 2, 3))  # same size in bytes
-    assert prints()[0] == first[0]
-    assert prints()[1] != first[1]
-    save(tmp_path / "0" / "b.bmp", size=(25, 16))
-    assert prints()[0] != first[0]
-    (tmp_path / "0" / "b.bmp").unlink()
-    assert prints()[0] != first[0]
+    seen = [found()]
+    assert found() == seen[0]
+    save(folder / "0" / "b.bmp", (1, 2, 3))  # the same size, and made to look as old
+    seen.append(found())
+    (folder / "0" / "b.bmp").rename(folder / "0" / "c.bmp")
+    seen.append(found())
+    (folder / "0").rename(folder / "1")
+    seen.append(found())
+    (folder / "1" / "c.bmp").unlink()
+    seen.append(found())
+    assert len(set(seen)) == 5
 
 
-def test_names_and_fingerprints_carry_no_local_path(tmp_path: Path) -> None:
+def test_files_are_read_once_and_again_when_asked(
+    tmp_path: Path, remembering: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    for name in ("a", "b"):
+        save(folder / "0" / f"{name}.bmp")
+    first = load_dataset(f"folder:{folder}").fingerprint()
+    assert len(list(remembering.iterdir())) == 1
+    reads: list[Path] = []
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read(path))
+    assert load_dataset(f"folder:{folder}", limit=1).fingerprint() != first
+    assert load_dataset(f"folder:{folder}").fingerprint() == first
+    assert reads == []
+    assert load_dataset(f"folder:{folder}", verify=True).fingerprint() == first
+    assert len(reads) == 2
+    next(remembering.iterdir()).write_text("wrong")  # what the user suspects
+    assert load_dataset(f"folder:{folder}").fingerprint() != first
+    assert load_dataset(f"folder:{folder}", verify=True).fingerprint() == first
+
+
+def test_files_that_may_change_within_a_tick_are_not_trusted(tmp_path: Path) -> None:
+    path = tmp_path / "0" / "a.bmp"
+    for colour in (RED, (1, 2, 3)):
+        save(path, colour)
+        os.utime(path, (time.time(), 1_700_000_000))
+    before = content_digest([path])
+    assert content_digest([path]) == before
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    stamp = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert content_digest([path]) != before
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "0" / "a.bmp")
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("SHIFTBENCH_CACHE", str(tmp_path / "file"))
+    first = load_dataset(f"folder:{tmp_path}").fingerprint()
+    assert load_dataset(f"folder:{tmp_path}").fingerprint() == first
+
+
+def test_folders_are_named_by_themselves_and_fingerprints_by_their_images(tmp_path: Path) -> None:
     for place in ("here", "there"):
         save(tmp_path / place / "0" / "a.png")
     here, there = (load_dataset(f"folder:{tmp_path / place}") for place in ("here", "there"))
-    assert (here.name, here.keys, here.fingerprint()) == (
-        there.name,
-        there.keys,
-        there.fingerprint(),
-    )
+    assert (here.name, there.name) == ("here", "there")
+    assert (here.keys, here.fingerprint()) == (there.keys, there.fingerprint())
     assert str(tmp_path) not in here.name + here.split + "".join(here.keys)
+
+
+@pytest.mark.parametrize(
+    ("path", "split", "expected"),
+    [
+        ("birds", None, ("birds", "val")),
+        ("birds/val", None, ("birds", "val")),
+        ("birds/train", None, ("birds", "train")),
+        ("birds", "train", ("birds", "train")),
+        ("birds", "extra", ("birds", "extra")),
+        ("birds/extra", "extra", ("birds", "extra")),
+        ("birds/val/../train", None, ("birds", "train")),
+        ("birds/extra", None, ("extra", "all")),
+        ("birds/extra", "all", ("extra", "all")),
+        ("cifar10", None, ("folder-cifar10", "all")),  # is not the data set of that name
+    ],
+)
+def test_name_and_split_of_a_folder(
+    path: str, split: str | None, expected: tuple[str, str], tmp_path: Path
+) -> None:
+    for place in ("birds/val", "birds/train", "birds/extra", "cifar10"):
+        save(tmp_path / place / "0" / "x.png")
+    data = load_dataset(f"folder:{tmp_path / path}", split=split)
+    assert (data.name, data.split) == expected
+
+
+def test_a_set_has_a_size_when_every_image_has_it(tmp_path: Path) -> None:
+    for name, size in (("a", (32, 32)), ("b", (32, 33)), ("c", (30, 30))):
+        save(tmp_path / name / "0" / "1.png", size=(32, 32))
+        save(tmp_path / name / "0" / "2.png", size=size)
+        (tmp_path / name / "0" / "0.png").write_text("no image has no say")
+    sets = [load_dataset(f"folder:{tmp_path / name}") for name in "abc"]
+    assert [data.has_size(32) for data in sets] == [True, False, False]
+    assert not sets[0].has_size(33)
+    assert not subset(sets[2], [1]).has_size(32)  # no limit changes how images are cut
+    assert not load_dataset("scenes").has_size(64)
 
 
 def test_limit_is_balanced_nested_and_independent_of_order() -> None:
@@ -315,7 +474,8 @@ def test_torchvision_set(cifar10: Path) -> None:
     assert data[0][0].size == (32, 32)
     assert len(load_dataset(f"cifar10:{cifar10}", split="train")) == 20
     assert data.fingerprint() == load_dataset(f"cifar10:{cifar10}").fingerprint()
-    assert data.fingerprint(content=True) != data.fingerprint()
+    assert data.has_size(32)
+    assert not data.has_size(28)
     assert pickle.loads(pickle.dumps(data)).keys == data.keys
     with pytest.raises(UsageError, match="split of cifar10 'val'"):
         load_dataset(f"cifar10:{cifar10}", split="val")
@@ -353,6 +513,39 @@ def test_labels_are_found_without_decoding(place: str) -> None:
     data = TorchvisionSet("kept", "test", kept)
     assert list(data.labels) == [2, 0, 1]
     assert list(data.class_names) == ["0", "1", "2"]
+
+
+def test_torchvision_sets_that_nobody_checks_are_read(
+    tmp_path: Path, remembering: Path, cifar10: Path
+) -> None:
+    class Held:
+        targets = (0, 1)
+
+        def __init__(self, value: int) -> None:
+            self.data = np.full((2, 8, 8, 3), value, dtype=np.uint8)
+
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+            return Image.fromarray(self.data[index]), index
+
+    class Filed(Held):
+        def __init__(self, value: int) -> None:
+            self._samples = [(tmp_path / f"{i}.bmp", i) for i in range(2)]
+            for path, _ in self._samples:
+                save(path, (value, value, value), size=(8, 8))
+
+    for kind in (Held, Filed):
+        prints = []
+        for value in (3, 3, 4):
+            data = TorchvisionSet("held", "test", kind(value))
+            prints.append(data.fingerprint())
+            assert data.has_size(8)
+            assert not data.has_size(9)
+        assert prints[0] == prints[1] != prints[2]
+    identity = hashlib.sha256(b"cifar10/test/4" + repr([3, 1, 4, 1]).encode())
+    assert load_dataset(f"cifar10:{cifar10}").fingerprint() == identity.hexdigest()
 
 
 def test_every_source_is_listed_with_a_summary() -> None:

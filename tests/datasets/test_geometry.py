@@ -1,9 +1,13 @@
 """Canvas geometry: the same pixels as the usual pipeline, and a view that margins do not move."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from timm.data import create_transform
 from torchvision import transforms
 
 from shiftbench.datasets.geometry import Geometry, geometry_for, normalise
@@ -26,6 +30,72 @@ def test_paper_resize_is_the_same_for_every_model() -> None:
     sizes = {size: geometry_for(recipe(size)).resize for size in (32, 64, 224, 384)}
     assert sizes == {32: 37, 64: 73, 224: 256, 384: 439}
     assert geometry_for(recipe(crop_pct=1.0)).resize == 256
+
+
+def test_images_that_have_the_input_size_are_not_resized() -> None:
+    image = picture(32, 32)
+    geometry = geometry_for(recipe(32), finished=True)
+    assert geometry.resize == 32
+    assert torch.equal(geometry.canvas(image), transforms.PILToTensor()(image))
+    assert geometry_for(recipe(32)).resize == 37
+    assert geometry_for(recipe(32), finished=True, crop_pct="model").resize == 35
+
+
+def test_weights_may_have_been_trained_on_finished_images_enlarged() -> None:
+    card = replace(recipe(32), canvas=37)
+    assert geometry_for(card, finished=True).resize == 37
+    assert geometry_for(card, finished=True).crop == "paper"
+    assert geometry_for(replace(recipe(64), canvas=72)).resize == 73  # others are cut as ever
+
+
+def test_a_margin_around_finished_images_must_be_filled() -> None:
+    with pytest.raises(UsageError) as caught:
+        geometry_for(recipe(32), margin=6, finished=True, shift="attack 'crop' up to 6 px")
+    message = str(caught.value)
+    assert "the images have 32 px and are not resized: fill the margin with --pad" in message
+    padded = geometry_for(recipe(32), margin=6, finished=True, pad="reflect")
+    fraction = message.split("--crop-pct ")[1]
+    enlarged = geometry_for(recipe(32), margin=6, finished=True, crop_pct=fraction)
+    assert padded.resize == 32
+    assert padded.canvas(picture(32, 32)).shape == enlarged.canvas(picture(32, 32)).shape
+
+
+@pytest.mark.parametrize("size", [(300, 200), (200, 301), (45, 45), (97, 31), (500, 64)])
+@pytest.mark.parametrize("crop_pct", [1.0, 0.9, 0.875])
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+def test_own_recipes_give_the_pixels_of_timm(
+    mode: str, crop_pct: float, size: tuple[int, int]
+) -> None:
+    own = replace(recipe(64, crop_pct=crop_pct), crop_mode=mode)
+    geometry = geometry_for(own, crop_pct="model")
+    theirs = create_transform(
+        64,
+        interpolation="bicubic",
+        mean=MEAN,
+        std=STD,
+        crop_pct=crop_pct,
+        crop_mode=mode,
+        normalize=False,
+    )
+    image = picture(*size)
+    assert torch.equal(geometry.canvas(image), theirs(image))
+    assert Geometry(**json.loads(json.dumps(geometry.to_json()))).canvas(image).equal(theirs(image))
+    assert geometry_for(own).crop_mode == "center"  # the rule for every model
+
+
+def test_own_recipes_and_shifts_of_a_canvas() -> None:
+    squash = replace(recipe(64, crop_pct=0.8), crop_mode="squash")
+    image = picture(120, 90)
+    canvas = geometry_for(squash, crop_pct="model", margin=8).canvas(image)
+    view = geometry_for(squash, crop_pct="model").canvas(image)
+    assert torch.equal(canvas[:, 8:-8, 8:-8], view)
+    whole = replace(squash, crop_pct=1.0)
+    with pytest.raises(UsageError, match="resizing to 64 px leaves 0: fill the margin with --pad"):
+        geometry_for(whole, crop_pct="model", margin=1)
+    border = replace(recipe(64), crop_mode="border")
+    with pytest.raises(UsageError, match=r"frames the image with a border.*--crop-pct paper"):
+        geometry_for(border, crop_pct="model", margin=1, pad="zeros")
+    assert geometry_for(border, margin=1).crop_mode == "center"
 
 
 def test_model_and_explicit_crop_fractions() -> None:
@@ -123,6 +193,8 @@ def test_wrong_requests_are_usage_errors(options: dict[str, object], words: str)
         geometry_for(recipe(), **options)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="interpolation 'bicubicc'"):
         geometry_for(recipe(interpolation="bicubicc"))
+    with pytest.raises(UsageError, match=r"crop mode 'squish'.*Did you mean 'squash'"):
+        geometry_for(replace(recipe(), crop_mode="squish"), crop_pct="model")
 
 
 def test_normalise_equals_the_usual_transform() -> None:

@@ -310,3 +310,26 @@ def test_a_search_goes_on_from_its_inner_rings(attack: str, mode: str) -> None:
     assert sum(map(len, logged.batches)) == grown.forward_passes < whole.forward_passes
     if whole.correct is not None and grown.correct is not None:
         assert np.array_equal(grown.correct, whole.correct)
+
+
+def test_ties_are_as_wide_as_the_arithmetic_rounds() -> None:
+    logits = torch.tensor([[9.0, 8.99, 0.0], [9.0, 8.0, 0.0]])
+    assert Answers(logits).near_tie.tolist() == [False, False]
+    assert Answers(logits, rounding=2.0**-8).near_tie.tolist() == [True, False]
+    assert Answers(torch.tensor([[1.0, 1.0 - 5e-6]])).near_tie.tolist() == [True]
+
+
+def test_a_model_says_how_it_rounds() -> None:
+    (views, grid), model = prepare("crop"), fragile_model(1)
+
+    class Coarse:
+        rounding = 0.5
+
+        def __call__(self, images: Tensor) -> Tensor:
+            return model(images)
+
+    labels = labels_for(model, views)
+    fine = search(model, views, labels, grid, batch_size=4)
+    coarse = search(Coarse(), views, labels, grid, batch_size=4)
+    assert same(fine, coarse)
+    assert coarse.near_tie.sum() > fine.near_tie.sum()

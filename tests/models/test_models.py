@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,17 @@ from typing import Any
 import pytest
 import timm
 import torch
+import torchvision
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import shiftbench.datasets
+import shiftbench.models
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
 from shiftbench.models import (
+    SOURCES,
+    Classifier,
+    ModelEntry,
     Preprocessing,
     as_classifier,
     default_models,
@@ -21,7 +28,8 @@ from shiftbench.models import (
     load_model,
 )
 from shiftbench.models.checkpoint import read_state_dict
-from shiftbench.models.source import parse_options
+from shiftbench.models.source import ModelSpec, parse_options
+from shiftbench.models.timm_zoo import timm_preprocessing
 
 TINY = "timm:resnet10t,pretrained=false,num_classes=4"
 RECIPE = Preprocessing(16, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
@@ -92,6 +100,61 @@ def test_untrained_weights_are_the_same_every_time_and_leave_randomness_alone() 
     first, second = load_model(TINY), load_model(TINY)
     assert first.digest == second.digest
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("room", [shiftbench.models, shiftbench.datasets])
+def test_a_new_file_is_found_without_an_edit_elsewhere(room: Any) -> None:
+    for file in Path(room.__path__[0]).glob("*.py"):
+        if file.stem != "__init__":
+            assert f"{room.__name__}.{file.stem}" in sys.modules
+
+
+def test_a_registered_source_is_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Toy:
+        def load(self, spec: ModelSpec) -> Classifier:
+            return as_classifier(Flat(spec.options["classes"]), RECIPE, name=spec.name)
+
+        def entries(self) -> list[ModelEntry]:
+            return [ModelEntry("toy:flat", "toy", True)]
+
+    monkeypatch.setattr(SOURCES, "_entries", {**SOURCES._entries, "toy": Toy()})
+    found = load_model("toy:flat,classes=5")
+    assert (found.name, found.num_classes) == ("flat", 5)
+    assert [entry.name for entry in list_models("flat")] == ["toy:flat"]
+    with pytest.raises(UsageError, match=r"unknown model source 'toi'. Did you mean 'toy'"):
+        load_model("toi:flat")
+
+
+def test_class_names_come_with_the_weights() -> None:
+    found = load_model("xcit_pico_6_p4.cifar10")
+    assert found.class_names[3] == "cat"
+    assert found.preprocessing.canvas == 37
+    assert load_model(TINY).class_names == ()
+
+
+def test_timm_recipes_say_how_they_crop() -> None:
+    recipe = timm_preprocessing(
+        SimpleNamespace(pretrained_cfg={"input_size": (3, 96, 96), "crop_mode": "squash"})
+    )
+    assert (recipe.input_size, recipe.crop_mode) == (96, "squash")
+
+
+@pytest.mark.parametrize(("name", "size"), [("googlenet", 224), ("inception_v3", 299)])
+def test_checkpoints_of_models_that_normalise_once_more(
+    name: str, size: int, tmp_path: Path
+) -> None:
+    published = torchvision.models.get_model(
+        name, transform_input=True, init_weights=False, num_classes=5
+    ).eval()
+    torch.save(published.state_dict(), tmp_path / "w.pth")
+    images = torch.randn(1, 3, size, size)
+    with torch.no_grad():
+        expected = published(images)
+        found = load_model(f"tv:{name},num_classes=5", checkpoint=tmp_path / "w.pth")
+        assert torch.equal(found(images), expected)
+        plain = f"tv:{name},num_classes=5,transform_input=false"
+        other = load_model(plain, checkpoint=tmp_path / "w.pth")
+        assert not torch.allclose(other(images), expected)
 
 
 def test_timm_options_reach_the_model() -> None:

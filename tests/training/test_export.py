@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from training_runs import RECIPE, scenes
+from training_runs import DATA, RECIPE, scenes
 
 import aft_models
 from aft_models.errors import AftModelsError
@@ -52,7 +52,7 @@ def test_weights_of_another_model_are_refused_whole() -> None:
 
 
 def test_an_export_reloads_with_the_same_logits_and_says_how_it_was_made(tmp_path: Path) -> None:
-    identity = Identity(NAME, RECIPE, seed=3, classes=12)
+    identity = Identity(NAME, RECIPE, seed=3, classes=12, data=DATA)
     outcome = train(
         build(12),
         MemoryBatches(scenes(16), RECIPE, Normalisation(RECIPE.mean, RECIPE.std), seed=3),

@@ -3,20 +3,26 @@
 import csv
 import dataclasses
 import os
+import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import training_runs
 from torch import nn
-from training_runs import RECIPE, TinyNet, run
+from training_runs import NORMALISATION, RECIPE, TinyNet, run
 
 from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
-from aft_models.training.loop import DivergedError
+from aft_models.training.checkpoint import Data
+from aft_models.training.data import LoaderBatches
+from aft_models.training.loop import DivergedError, Evaluate
 from aft_models.training.machine import Machine
+from shiftbench.datasets import Scenes
 
 
 class KilledError(Exception):
@@ -63,12 +69,46 @@ def test_a_killed_process_leaves_a_checkpoint_that_goes_on(tmp_path: Path) -> No
         f"run(Path({str(tmp_path / 'killed')!r}), evaluate=evaluate)\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=Path(__file__).parent, check=False, timeout=120
+        [sys.executable, "-c", script],
+        cwd=Path(training_runs.__file__).parent,
+        check=False,
+        timeout=120,
     )
     assert ended.returncode == -signal.SIGKILL
     killed = run(tmp_path / "killed", evaluate=no_scores)
     whole = run(tmp_path / "whole", evaluate=no_scores)
     assert [row["loss"] for row in killed.rows] == [row["loss"] for row in whole.rows]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_seed_fixes_augmentation_and_mixup_too(tmp_path: Path, workers: int) -> None:
+    recipe = dataclasses.replace(
+        RECIPE,
+        epochs=2,
+        pipeline="loader",
+        canvas=0,
+        rand_augment="rand-m9-mstd0.5-inc1",
+        random_erasing=0.5,
+        mixup=0.8,
+        cutmix=1.0,
+    )
+
+    def finish(name: str, entropy: int, evaluate: Evaluate = no_scores) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model = TinyNet()
+        np.random.seed(entropy)  # noqa: NPY002 - a new process starts anywhere
+        random.seed(entropy)
+        batches = LoaderBatches(Scenes("train", 32), recipe, NORMALISATION, workers=workers)
+        run(tmp_path / name, recipe, model=model, batches=batches, evaluate=evaluate)
+        return model.state_dict()
+
+    first, again = finish("first", 1), finish("again", 2)
+    with pytest.raises(KilledError):
+        finish("parts", 3, kill_after(1))
+    resumed = finish("parts", 4)
+    for name, value in first.items():
+        assert torch.equal(value, again[name]), name
+        assert torch.equal(value, resumed[name]), name
 
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
@@ -87,6 +127,27 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AftModelsError, match="model 'tiny' there, 'other' here"):
         run(tmp_path, name="other")
     assert run(tmp_path, name="other", resume=False).rows
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (Data("cifar10", "train", 48, 48), "data.name 'scenes' there, 'cifar10' here"),
+        (Data("scenes", "val", 48, 48), "data.split 'train' there, 'val' here"),
+        (Data("scenes", "train", None, 48), "data.limit 48 there, None here"),
+        (Data("scenes", "train", 48, 48, "0123"), "data.fingerprint '' there, '0123' here"),
+    ],
+)
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, data: Data, complaint: str) -> None:
+    run(tmp_path, dataclasses.replace(RECIPE, epochs=1))
+    with pytest.raises(AftModelsError, match=complaint):
+        run(tmp_path, dataclasses.replace(RECIPE, epochs=1), data=data)
+
+
+def test_a_checkpoint_that_does_not_name_its_data_is_refused(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / checkpoint.LAST, {"format": 1, "identity": {"model": "tiny"}})
+    with pytest.raises(AftModelsError, match="has checkpoint format 1, written by another version"):
+        run(tmp_path)
 
 
 def test_a_damaged_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
@@ -175,9 +236,19 @@ def test_accumulated_steps_equal_one_large_batch(tmp_path: Path) -> None:
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-5)
 
 
-def _same() -> TinyNet:
+def test_batch_norm_sees_one_accumulated_step_at_a_time(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(RECIPE, ema_decay=0.0, epochs=1)
+    once = run(tmp_path / "once", recipe, model=_same(batch_norm=True), evaluate=no_scores)
+    split = dataclasses.replace(recipe, accumulate=4)
+    four = run(tmp_path / "four", split, model=_same(batch_norm=True), evaluate=no_scores)
+    counts = [run.model.state_dict()["norm.num_batches_tracked"] for run in (once, four)]
+    assert counts == [3, 12]
+    assert once.rows[-1]["loss"] != pytest.approx(four.rows[-1]["loss"], rel=1e-3)
+
+
+def _same(*, batch_norm: bool = False) -> TinyNet:
     torch.manual_seed(7)
-    return TinyNet(batch_norm=False)
+    return TinyNet(batch_norm=batch_norm)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

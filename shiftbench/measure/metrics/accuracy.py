@@ -36,6 +36,12 @@ class Accuracy(Metric):
             }
         )
 
+    def contradictions(self, rows: pd.DataFrame) -> list[str]:
+        """A margin of the other sign than the answer; ties have none."""
+        margin, right = column(rows, "margin"), self.outcomes(rows)[ACCURACY] == 1
+        bad = (margin != 0) & ((margin > 0) != right)
+        return self._named(rows, {"has a margin that contradicts its answer": bad})
+
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """1 where the prediction is the label."""
         prediction = column(rows, "prediction")

@@ -18,10 +18,11 @@ from shiftbench.measure.metric import METRICS, NEAR_TIE, PASSES, Metric, Request
 from shiftbench.measure.search import Mode, Trace, search, survives
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import SHIFTS
-from shiftbench.statistics import Score, mean_score
+from shiftbench.statistics import FRACTION, Score, mean_score
 
-FAMILY = "adversarial"
+FAMILY, WORST = "adversarial", "worst-confidence"
 TRACE = {"broken_radius": "Int64", "dy": "Float64", "dx": "Float64", "prediction": "Int64"}
+FULL = ("bitmap", "worst_margin")  # columns of searches that visit every offset
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,9 @@ class Adversarial(Metric):
         """The search of one attack."""
         attack = ATTACKS.get(argument)
         step = attack.step if request.step is None else parse_step(request.step)
-        grid = Grid(request.max_shift, step)
-        return cls(attack, grid, Mode.parse(request.mode), request.seed)
+        mode = Mode.parse(request.mode)
+        seed = 0 if mode.samples is None else request.seed
+        return cls(attack, Grid(request.max_shift, step), mode, seed)
 
     @classmethod
     def load(cls, settings: Mapping[str, Any]) -> Adversarial:
@@ -71,14 +73,15 @@ class Adversarial(Metric):
     @property
     def columns(self) -> Sequence[str]:
         """What broke an image, and how far the search went for it."""
-        return [self._of(word) for word in ("reach", *TRACE, "sampled", "bitmap")]
+        return [self._of(word) for word in ("reach", *TRACE, "sampled", *FULL)]
 
     def _of(self, word: str) -> str:
         return f"{self.label}_{word}"
 
     def score_names(self) -> list[ScoreName]:
-        """The whole curve."""
-        return [ScoreName(FAMILY, self.label, s) for s in range(self.grid.radius + 1)]
+        """The whole curve; of a full grid, the smallest margin of the label over it too."""
+        worst = [ScoreName(WORST, self.label)] if self.mode.full else []
+        return [ScoreName(FAMILY, self.label, s) for s in range(self.grid.radius + 1)] + worst
 
     def margin(self) -> int:
         """What the kind of shift reads."""
@@ -117,7 +120,7 @@ class Adversarial(Metric):
 
     def settle(self, rows: pd.DataFrame) -> pd.DataFrame:
         """A broken image stays broken further out: its row needs no search to say so."""
-        for word in ("sampled", "bitmap"):  # of a mode that no image was searched in
+        for word in ("sampled", *FULL):  # of a mode that no image was searched in
             if self._of(word) in rows and rows[self._of(word)].isna().all():
                 rows = rows.drop(columns=self._of(word))
         reach, radius = self._of("reach"), self.grid.radius
@@ -152,6 +155,7 @@ class Adversarial(Metric):
             rows[self._of("sampled")] = pd.array([self.mode.samples] * len(rows), dtype="Int64")
         if trace.correct is not None:
             rows[self._of("bitmap")] = [row.tobytes() for row in np.packbits(trace.correct, 1)]
+            rows[self._of("worst_margin")] = trace.worst_margin
         return rows.assign(**{NEAR_TIE: trace.near_tie, PASSES: trace.passes})
 
     def _has_bitmap(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
@@ -187,6 +191,7 @@ class Adversarial(Metric):
             reach=reach,
             exact=True,
             correct=correct,
+            worst_margin=column(before, self._of("worst_margin")) if self.mode.full else None,
         )
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
@@ -195,10 +200,37 @@ class Adversarial(Metric):
         if np.isnan(reach).all():
             return {}
         broken = column(rows, self._of("broken_radius"))
-        return {
+        found = {
             ScoreName(FAMILY, self.label, s): np.where(reach >= s, survives(broken, s), np.nan)
             for s in range(int(np.nanmax(reach)) + 1)
         }
+        if self._of("worst_margin") in rows:
+            found[ScoreName(WORST, self.label)] = column(rows, self._of("worst_margin"))
+        return found
+
+    def contradictions(self, rows: pd.DataFrame) -> list[str]:
+        """Rows that no search could have left."""
+        found = rows[rows[self._of("reach")].notna()]
+        broken, reach = (column(found, self._of(word)) for word in ("broken_radius", "reach"))
+        dy, dx = column(found, self._of("dy")), column(found, self._of("dx"))
+        label, wrong_answer = column(found, "label"), column(found, self._of("prediction"))
+        wrong = column(found, "prediction") != label
+        ring = np.maximum(np.abs(dy), np.abs(dx)) / float(self.grid.step)
+        astray = ~np.isnan(broken) & ~np.isclose(ring, broken)
+        return self._named(
+            found,
+            {
+                "is broken beyond the rings that were searched": broken > reach,
+                "is wrong unshifted but not broken at ring 0, or right but so": wrong
+                != (broken == 0),
+                "was broken by an offset that is not on its ring": astray,
+                "was broken by the right answer": wrong_answer == label,
+            },
+        )
+
+    def unit(self, name: ScoreName) -> str:
+        """The worst margin is a difference of logits."""
+        return "logits" if name.family == WORST else FRACTION
 
     def describing(self, rows: pd.DataFrame) -> Adversarial:
         """The grid and the mode of the rows."""

@@ -62,6 +62,10 @@ class RandomConsistency(Metric):
         """Agreement, and the change of probability."""
         return [ScoreName(family, self.kind.name) for family in (FAMILY, CHANGE)]
 
+    def lower_is_better(self, name: ScoreName) -> bool:
+        """A probability should not change."""
+        return name.family == CHANGE
+
     def margin(self) -> int:
         """What the draws read."""
         return self.kind.margin(self.span)
@@ -113,6 +117,18 @@ class RandomConsistency(Metric):
                 NEAR_TIE: near_tie,
                 PASSES: passes,
             }
+        )
+
+    def contradictions(self, rows: pd.DataFrame) -> list[str]:
+        """More agreement than draws, or a change that is no difference of probabilities."""
+        draws, agreed = column(rows, self._of("draws")), column(rows, self._of("agreed"))
+        change = column(rows, self._of("change"))
+        return self._named(
+            rows,
+            {
+                "agrees more often than it was drawn": agreed > draws,
+                "has a change outside [0, 1]": (change < 0) | (change > 1),
+            },
         )
 
     def describing(self, rows: pd.DataFrame) -> RandomConsistency:

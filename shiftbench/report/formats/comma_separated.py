@@ -1,4 +1,4 @@
-"""CSV: percent with two decimals, an empty cell where nothing was measured."""
+"""CSV: fractions as percent with two decimals, an empty cell where nothing was measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def _cell(cell: Cell) -> str | int:
     if cell is None:
         return ""
     if isinstance(cell, Measured):
-        return f"{(100 if cell.score.is_fraction else 1) * cell.score.value:.2f}"
+        value = cell.score.value
+        return f"{100 * value:.2f}" if cell.score.is_fraction else f"{value:.4g}"
     return f"{cell:.2f}" if isinstance(cell, float) else cell
 
 

@@ -18,12 +18,18 @@ _LATEX = {
     "|": r"\textbar{}",
     "≤": r"$\le$",
     "†": r"$\dagger$",
+    "↓": r"$\downarrow$",
 }
 
 
 def latex_escape(text: str) -> str:
     """Makes a name from a record plain text in LaTeX."""
     return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
+
+
+def _name(column: Column) -> str:
+    """What stands below the family: the kind alone."""
+    return column.title.removeprefix(column.group).strip()
 
 
 def _header(columns: Sequence[Column]) -> list[str]:
@@ -37,7 +43,7 @@ def _header(columns: Sequence[Column]) -> list[str]:
             first += [""] * width
         at += width
     names = [Column(name).title for name in PLAIN]
-    names += [c.score.kind if c.score and c.score.kind else c.title for c in columns]
+    names += [_name(column) for column in columns]
     lines = [" & ".join(first) + r" \\", " ".join(rules)] if rules else []
     return [*lines, " & ".join(latex_escape(name) for name in names) + r" \\"]
 
