@@ -19,6 +19,7 @@ from sample_records import make_record, spread, trio, write_record
 
 from shiftbench.records.choose import load_records
 from shiftbench.records.record import MetricInfo, Record
+from shiftbench.records.verify import save_verification
 from shiftbench.report.formats import FORMATS
 from shiftbench.report.formats.base import marked
 from shiftbench.report.formats.page import Published, payload, render_page
@@ -120,8 +121,8 @@ def test_ranks_follow_the_scores_among_the_ranked_and_among_the_others():
 
 
 def test_a_metric_that_no_one_here_knows_has_a_column_and_a_chart():
-    toy = {ScoreName("wobble"): Score(3.25, 3.0, 3.5, 100)}
-    toy |= {ScoreName("drift", "far", s): Score(1.5 + s, 1.0, 9.0, 100) for s in range(4)}
+    toy = {ScoreName("wobble"): Score(3.25, 3.0, 3.5, 100, "px")}
+    toy |= {ScoreName("drift", "far", s): Score(1.5 + s, 1.0, 9.0, 100, "") for s in range(4)}
     info = MetricInfo("toy", {}, ("wobble", "drift_far"), 100, "")
     records = [
         replace(r, scores=Scores({**r.scores, **toy}), metrics={**r.metrics, "toy": info})
@@ -504,15 +505,15 @@ def test_published_figures_are_set_apart(page: Page):
 
 
 def test_only_a_verified_record_says_so(browser: Browser, tmp_path: Path):
-    plain, checked = make_record("plain"), make_record("checked")
-    checked = replace(checked, environment={**checked.environment, "verified": "20 images, again"})
+    write_record(tmp_path, "plain", broken={"crop": spread(9, [1])})
+    save_verification(write_record(tmp_path, "checked", broken={"crop": spread(9, [1])}), 7)
     file = tmp_path / "verified.html"
-    file.write_text(html_of([plain, checked]), encoding="utf-8")
+    file.write_text(html_of(load_records([tmp_path])), encoding="utf-8")
     page = browser.new_page()
     page.goto(file.as_uri())
     assert page.locator("tr:has(.tag.good) .link").all_inner_texts() == ["checked"]
     page.get_by_role("link", name="checked").click()
-    assert "20 images, again" in page.get_by_role("dialog").inner_text()
+    assert "7 images measured again" in page.get_by_role("dialog").inner_text()
     page.close()
 
 

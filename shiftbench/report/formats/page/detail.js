@@ -42,7 +42,7 @@ function openDetail(group, row) {
     row.verified ? element("p", { class: "note" }, element("span", { class: "tag good" }, "verified"), ` ${row.verified}`) : null,
     row.mode ? element("p", { class: "note" }, `Searched with ${row.mode}: scores with ≤ are upper bounds.`) : null,
     scoreTable(group, row), curveTable(group, row),
-    maps.length ? accuracyMaps(maps) : hint,
+    maps ? accuracyMaps(maps) : hint,
     ...(images ? imageSections(images) : []),
     element("div", { class: "facts" }, ...sections.map(facts))));
   dialog.showModal();
