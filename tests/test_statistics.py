@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from shiftbench.statistics import compare_paired, mcnemar, wilson
+from shiftbench.statistics import Score, compare_paired, mcnemar, surely_differ, wilson
 
 counts = st.tuples(st.integers(0, 3000), st.integers(0, 3000)).map(sorted).filter(lambda p: p[1])
 
@@ -83,3 +83,9 @@ def test_scores_read_as_percent_and_compare_by_value() -> None:
     assert str(score) == "70.8% [50.8, 85.1], n = 24"
     assert float(score) == score.value
     assert wilson(16, 24) < score
+
+
+@pytest.mark.parametrize("value", [-2.0, 3.25])
+def test_means_outside_0_and_1_are_left_to_the_images(value: float) -> None:
+    scores = [Score(x, x - 0.1, x + 0.1, 40, "logits") for x in (value, value + 1)]
+    assert not surely_differ(*scores)

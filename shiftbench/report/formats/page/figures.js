@@ -24,18 +24,18 @@ function heatMap({ title, caption, label, axis, values }, colour, text) {
   return element("figure", {}, element("figcaption", {}, element("b", {}, title), ` ${caption}`), svg);
 }
 
-function accuracyMaps(maps) {
+function accuracyMaps({ all: maps, range }) {
   const values = maps.flatMap((map) => map.values.flat()).filter((value) => value !== null);
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const colour = (value) => ({ fill: heat((value - low) / (high - low || 1)) });
   return element("section", {}, element("h3", {}, "Accuracy at each offset"),
     element("div", { class: "maps" }, ...maps.map((map) => heatMap(map, colour, (i, j) => map.texts[i][j]))),
-    scaleBar((t) => ({ fill: heat(t) }), "lowest", "highest of these maps; rows are dy, columns dx, in pixels"));
+    scaleBar((t) => ({ fill: heat(t) }), `${range[0]}%`, `${range[1]}% accuracy; rows are dy, columns dx, in pixels`));
 }
 
 function scaleBar(colour, from, to) {
-  const bar = element("svg", { viewBox: "0 0 200 12", preserveAspectRatio: "none", "aria-hidden": "true" });
-  for (let i = 0; i < 100; i += 1) bar.append(element("rect", { x: 2 * i, y: 0, width: 2.2, height: 12, ...colour(i / 99) }));
+  const bar = element("svg", { viewBox: "0 0 200 12", preserveAspectRatio: "none", "shape-rendering": "crispEdges", "aria-hidden": "true" });
+  for (let i = 0; i < 100; i += 1) bar.append(element("rect", { x: 2 * i, y: 0, width: 2, height: 12, ...colour(i / 99) }));
   return element("div", { class: "scale note" }, from, bar, to);
 }
 
