@@ -20,7 +20,8 @@ import torch
 from safetensors.torch import save_file
 
 from shiftbench.datasets.scenes import Scenes
-from shiftbench.records.record import read_record
+from shiftbench.records.record import ResultStore, read_record
+from shiftbench.scores import ScoreName
 from shiftbench_cli.main import main
 
 SIDE = 24
@@ -171,7 +172,7 @@ def test_ctrl_c_then_kill_then_the_same_command_gives_the_same_rows(
     saved = wait_for_parts(process, output, saved)
     refused = shiftbench(*words)
     assert refused.code == 1
-    assert f"being written by process {process.pid}" in refused.err
+    assert "being written by another process" in refused.err
     process.kill()
     process.communicate()
     assert not list(output.rglob("record.json"))
@@ -253,17 +254,23 @@ def test_json_is_the_records_and_nothing_else(
     assert json.loads(ran.out) == [json.loads((folder / "record.json").read_text())]
 
 
-def test_the_table_shows_intervals_and_counts_within_80_columns(
-    place: Path, shiftbench: Command, undisturbed: pd.DataFrame
+def test_the_table_shows_every_score_with_its_interval_within_80_columns(
+    place: Path,
+    shiftbench: Command,
+    undisturbed: pd.DataFrame,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("shiftbench_cli.render.PIPED_WIDTH", 80)
     ran = shiftbench(*request(place, place / "undisturbed"))
     assert ran.code == 0
     lines = ran.out.splitlines()
+    assert lines[0] == "scenes test, 24 images"
     assert all(len(line.rstrip()) <= 80 for line in lines)
-    accuracy = next(line for line in lines if "accuracy" in line)
-    assert "[" in accuracy
-    assert " 24 " in accuracy
-    for words in ("adversarial crop ±2 px", "adversarial half ±1 px", "consistency half"):
+    [record] = ResultStore(place / "undisturbed").read_all()
+    for name, score in record.scores.items():
+        if name.family != "change" and name.radius in (None, 2):
+            assert score.interval() in ran.out
+    for words in ("top1", "crop", "±2 px", "±1 px", "consistency"):
         assert words in ran.out
 
 
@@ -275,11 +282,34 @@ def test_fail_under_guards_a_pipeline(
     assert passing.code == 0
     failing = shiftbench(*words, "adversarial_crop=1.0", "--fail-under", "accuracy=0")
     assert failing.code == 1
-    assert "adversarial_crop is" in failing.err
+    assert "adversarial_crop@2 is" in failing.err
     assert "below 1" in failing.err
     unknown = shiftbench(*words, "adversarial_crops=0.5")
     assert unknown.code == 2
     assert "Did you mean 'adversarial_crop'" in unknown.err
+
+
+def test_an_upper_bound_cannot_guard(place: Path, shiftbench: Command, tmp_path: Path) -> None:
+    words = request(place, tmp_path, "-q", "--mode", "sampled:2")
+    refused = shiftbench(*words, "--fail-under", "adversarial_crop=0.1")
+    assert refused.code == 2
+    assert "upper bound and cannot guard" in refused.err
+    assert not list(tmp_path.iterdir()), "refused before the work"
+    assert shiftbench(*words, "--fail-under", "accuracy=0").code == 0
+
+
+def test_the_guard_is_of_the_grid_that_was_asked_for(
+    place: Path, shiftbench: Command, undisturbed: pd.DataFrame
+) -> None:
+    """The record reaches further than this run asks, and must not decide it."""
+    [record] = ResultStore(place / "undisturbed").read_all()
+    at = {s: record.scores[ScoreName("adversarial", "crop", s)].value for s in (0, 2)}
+    assert at[0] > at[2]
+    words = request(place, place / "undisturbed", "-q", "--max-shift", "0", "--fail-under")
+    assert shiftbench(*words, f"adversarial_crop={at[0]}").code == 0
+    failing = shiftbench(*words, f"adversarial_crop={at[0] + 0.01}")
+    assert failing.code == 1
+    assert "adversarial_crop@0 is" in failing.err
 
 
 @pytest.mark.parametrize(
@@ -339,7 +369,7 @@ def test_list_as_table_and_json(shiftbench: Command) -> None:
         "bilinear",
         "camera",
     ]
-    for kind in ("datasets", "attacks", "recipes"):
+    for kind in ("datasets", "attacks", "metrics", "formats", "recipes"):
         table = shiftbench("list", kind)
         assert table.code == 0
         entries = json.loads(shiftbench("list", kind, "--format", "json").out)

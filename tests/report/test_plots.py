@@ -15,6 +15,7 @@ from sample_records import make_record, spread, trio, write_record
 
 from shiftbench.errors import UsageError
 from shiftbench.report.plots import Look, curves_figure, heatmap_figure, save_figure
+from shiftbench.scores import ScoreName
 from shiftbench_cli.plot import command
 
 
@@ -42,7 +43,7 @@ def test_curves_show_every_score_with_its_band(tmp_path: Path):
     for attack, axes in found.items():
         assert axes.get_xlabel() == "max shift (px)"
         for record, band in zip(records, axes.collections, strict=True):
-            curve = record.scores.adversarial[attack]
+            curve = record.scores.curve(ScoreName("adversarial", attack))
             values = [100 * curve[s].value for s in range(7)]
             assert series(axes, record.model.name) == pytest.approx(values)
             edge = np.asarray(band.get_paths()[0].vertices)[:, 1]
@@ -72,17 +73,40 @@ def test_curves_differ_without_colour():
 def test_sampled_searches_are_marked_in_the_legend():
     record = make_record("a", settings={"mode": "sampled:5"})
     (text,) = curves_figure([record]).legends[0].get_texts()
-    assert text.get_text() == "a (≤, sampled:5)"
+    assert text.get_text() == "a (≤, sampled)"
+    both = curves_figure([make_record("b"), record]).legends[0].get_texts()
+    assert [text.get_text() for text in both] == ["b", "a (≤, sampled)"]
 
 
 def test_different_images_in_one_figure_are_refused_unless_allowed():
     records = [make_record("a"), make_record("b", data="cifar10")]
     with pytest.raises(UsageError, match="--allow-mixed"):
         curves_figure(records)
-    with pytest.raises(UsageError, match="same images"):
+    with pytest.raises(UsageError, match=r"images is 100 \(ffffffff/.*and 100 \(00000000/"):
         curves_figure([make_record("a"), make_record("a", fingerprint="0" * 64)])
+    for how in ({"split": "train"}, {"precision": "bf16"}, {"crop": "model"}, {"pad": "zeros"}):
+        with pytest.raises(UsageError, match="same conditions"):
+            curves_figure([make_record("a"), make_record("b", settings=how)])
     labels = [t.get_text() for t in curves_figure(records, allow_mixed=True).legends[0].get_texts()]
     assert labels == ["a on scenes test, 100 images", "b on cifar10 test, 100 images"]
+
+
+@pytest.mark.parametrize("mode", ["exhaustive", "sampled:5"])
+def test_curves_of_other_searched_images_are_refused(mode: str):
+    """The seeds of --search-limit choose other images; nor does a mark make a bound of others."""
+    records = [
+        make_record(name, settings={"search_limit": 24, "seed": seed, "mode": how})
+        for name, seed, how in (("a", 0, "exhaustive"), ("b", 5, mode), ("c", 0, mode))
+    ]
+    with pytest.raises(UsageError, match=r"different images \(24 and 24\).*--allow-mixed"):
+        curves_figure(records[:2])
+    assert curves_figure([records[0], records[2]]).legends
+    assert curves_figure(records, allow_mixed=True).legends
+
+
+def test_the_seed_of_an_exact_search_of_all_images_does_not_matter():
+    records = [make_record(str(seed), settings={"seed": seed}) for seed in (0, 5)]
+    assert "scenes test, 100 images" in curves_figure(records).get_suptitle()
 
 
 def test_a_heat_map_puts_each_offset_in_its_place():
@@ -90,7 +114,7 @@ def test_a_heat_map_puts_each_offset_in_its_place():
     figure = heatmap_figure(record)
     image: Any = panels(figure)["half"].get_images()[0].get_array()
     assert image.shape == (13, 13)
-    for cell in record.scores.offsets["half"]:
+    for cell in record.maps["adversarial_half"]:
         row, column = round(2 * cell.dy) + 6, round(2 * cell.dx) + 6
         assert image[row, column] == pytest.approx(100 * cell.value)
     assert image[6, 6] == image.max()
