@@ -22,6 +22,7 @@ COMMANDS = {
     "list": ("listing", "List models, datasets, attacks or recipes."),
     "show": ("show", "Draw an image under each kind of shift."),
     "audit": ("audit", "Find the layers of a model that break shift-equivariance."),
+    "repair": ("repair", "Say which remedies apply to a model, what each changes and costs."),
     "reproduce": ("reproduce", "Put the published figures next to ours."),
 }
 INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shiftbench.errors import UsageError
 from shiftbench.models.classifier import Classifier
+from shiftbench.models.repaired import load_repaired, split_remedies
 from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, parse_options
 from shiftbench.registry import unknown_name
 
@@ -17,13 +18,20 @@ def load_model(name: str, *, checkpoint: Path | None = None) -> Classifier:
     Args:
         name: `xcit_nano_12_p16_af.TAG` (bundled), a folder exported by training, `timm:NAME`,
             `tv:NAME`, `hf:REPO_OR_DIR`, `onnx:FILE.onnx` or `FILE.py:FUNCTION`; `,key=value` adds
-            options.
+            options, and remedies may follow: `timm:resnet50+circular+aps`.
         checkpoint: A file of weights to load instead of the source's own.
 
     Raises:
         UsageError: The name or an option is not known.
         ModelError: The weights cannot be had, or do not fit.
     """
+    plain, remedies = split_remedies(name)
+    if remedies:
+        return load_repaired(plain, remedies, checkpoint, _load)
+    return _load(name, checkpoint)
+
+
+def _load(name: str, checkpoint: Path | None) -> Classifier:
     source, spec = parse_name(name, checkpoint=checkpoint)
     return SOURCES.get(source).load(spec)
 
