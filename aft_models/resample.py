@@ -54,6 +54,15 @@ def downsample_matrix(
     return _cached(_build_downsample, (n, m), torch.device(device), dtype)
 
 
+def low_pass_matrix(
+    n: int, m: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Matrix ``(n, n)`` that keeps the bins that :func:`downsample_matrix` keeps, and the grid."""
+    if m > n:
+        raise AftModelsError(f"a line of {n} samples has no bins beyond {n} to cut at, got {m}")
+    return _cached(_build_low_pass, (n, m), torch.device(device), dtype)
+
+
 def contract(
     matrix: Tensor,
     x: Tensor,
@@ -78,6 +87,8 @@ def contract(
     """
     m, n = matrix.shape
     inner = math.prod(x.shape[axis + 1 :])
+    if out is None and torch.compiler.is_compiling():
+        return _traced_contract(matrix, x, axis)
     if inner == 1:
         lines = x.reshape(-1, n)
         if out is not None:
@@ -93,6 +104,14 @@ def contract(
             return out
         product = torch.bmm(batched, blocks)
     return product.view(*x.shape[:axis], m, *x.shape[axis + 1 :])
+
+
+def _traced_contract(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
+    """:func:`contract` in the words of a graph: no expanded matrix, no size of the batch in it."""
+    if axis == x.ndim - 1:
+        return x @ matrix.t()
+    product = matrix @ x.flatten(axis + 1)
+    return product.view(*x.shape[:axis], matrix.shape[0], *x.shape[axis + 1 :])
 
 
 def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:
@@ -153,6 +172,31 @@ def alias_free_downsample(x: Tensor, down: int = 2) -> Tensor:
     return x
 
 
+def cut_spectrum(x: Tensor, rows: int, columns: int) -> Tensor:
+    """Low-pass ``(..., H, W)`` to a grid of any smaller size, exactly.
+
+    >>> cut_spectrum(torch.ones(8, 8), 4, 2).shape
+    torch.Size([4, 2])
+    """
+    _require_image(x)
+    for axis, m in ((x.ndim - 2, rows), (x.ndim - 1, columns)):
+        if x.shape[axis] != m:
+            x = _resample(x, downsample_matrix(x.shape[axis], m, **_like(x)), axis)
+    return x
+
+
+def low_pass(x: Tensor, rows: int, columns: int) -> Tensor:
+    """Remove from ``(..., H, W)`` what a grid of ``rows x columns`` could not hold.
+
+    Every so many-th sample of the result is what :func:`cut_spectrum` gives.
+    """
+    _require_image(x)
+    for axis, m in ((x.ndim - 2, rows), (x.ndim - 1, columns)):
+        if x.shape[axis] != m:
+            x = _resample(x, low_pass_matrix(x.shape[axis], m, **_like(x)), axis)
+    return x
+
+
 def _resample(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
     with without_autocast(x):
         return contract(matrix, x.to(matrix.dtype).contiguous(), axis).to(x.dtype)
@@ -208,6 +252,12 @@ def _build_downsample(n: int, m: int, device: torch.device) -> Tensor:
     return (1 + 2 * torch.cos(2 * math.pi / n * distance[..., None] * bins).sum(-1)) / n
 
 
+def _build_low_pass(n: int, m: int, device: torch.device) -> Tensor:
+    kernel = _dirichlet(n, (m - 1) // 2, 0.0, device) / n
+    steps = torch.arange(n, device=device)
+    return kernel[(steps[:, None] - steps) % n]
+
+
 def _dirichlet(n: int, bins: int, offset: float, device: torch.device) -> Tensor:
     """``1 + 2 * sum_{q=1..bins} cos(2 pi q (r + offset) / n)`` for r = 0..n-1, in float64."""
     q = torch.arange(1, bins + 1, device=device)
@@ -221,13 +271,16 @@ def _cached(build: Any, args: tuple[Any, ...], device: torch.device, dtype: torc
 
     A module-level cache instead of buffers: nothing to copy, pickle, save or broadcast, and any
     input size works. While a compiler traces, the matrix is built in the graph instead (sizes may
-    be symbolic, and a traced tensor must not outlive its trace).
+    be symbolic, and a traced tensor must not outlive its trace). An export takes the matrices that
+    a forward pass before it left here, as constants of its graph.
     """
     work = device if device.type in ("cpu", "cuda") else torch.device("cpu")  # float64 needed
+    key = (build, args, device, dtype)
     if torch.compiler.is_compiling():
+        if torch.compiler.is_exporting() and key in _CACHE:
+            return _CACHE[key]
         built: Tensor = build(*args, work)
         return built.to(device=device, dtype=dtype)
-    key = (build, args, device, dtype)
     found = _CACHE.get(key)
     if found is None:
         # An inference tensor could never be used in training afterwards.

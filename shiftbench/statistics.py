@@ -222,6 +222,8 @@ def surely_differ(first: Score, second: Score) -> bool:
     if not (first.is_fraction and second.is_fraction and first.n == second.n):
         return False
     n, less, more = first.n, *sorted(round(score.value * score.n) for score in (first, second))
+    if first.n != second.n or not 0 <= less <= more <= n:
+        return False
     if sorted((first, second)) != [wilson(less, n), wilson(more, n)]:
         return False
     difference = more - less

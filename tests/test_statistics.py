@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from shiftbench.statistics import compare_paired, mcnemar, mean_score, surely_differ, wilson
+from shiftbench.statistics import (
+    Score,
+    compare_paired,
+    mcnemar,
+    mean_score,
+    surely_differ,
+    wilson,
+)
 
 counts = st.tuples(st.integers(0, 3000), st.integers(0, 3000)).map(sorted).filter(lambda p: p[1])
 
@@ -205,3 +212,9 @@ def test_only_rights_and_wrongs_are_sure_to_differ() -> None:
     assert not surely_differ(high, low)
     assert not surely_differ(wilson(50, 50), wilson(0, 40))
     assert not surely_differ(mean_score([9.0] * 50, unit="px"), mean_score([1.0] * 50, unit="px"))
+
+
+@pytest.mark.parametrize("value", [-2.0, 3.25])
+def test_means_outside_0_and_1_are_left_to_the_images(value: float) -> None:
+    scores = [Score(x, x - 0.1, x + 0.1, 40, "logits") for x in (value, value + 1)]
+    assert not surely_differ(*scores)

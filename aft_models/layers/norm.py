@@ -55,6 +55,18 @@ class _AliasFreeNorm(torch.autograd.Function):
         )
 
 
+def alias_free_layer_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, *, mean: str = "token", eps: float = 1e-6
+) -> Tensor:
+    """:class:`AliasFreeLayerNorm` as a function of tokens ``(B, N, C)``."""
+    channels = x.shape[2]
+    weight = x.new_ones(channels) if weight is None else weight
+    bias = x.new_zeros(channels) if bias is None else bias
+    axis = 2 if mean == "token" else 1
+    result: Tensor = _AliasFreeNorm.apply(x, weight, bias, axis, eps)
+    return result
+
+
 def _per_image(x: Tensor) -> int:
     """How many elements an image has."""
     return x.shape[1] * x.shape[2]
@@ -98,9 +110,7 @@ class AliasFreeLayerNorm(nn.Module):
         """Tokens ``(B, N, C)`` to the same shape."""
         if x.ndim != 3:
             raise AftModelsError(f"expected tokens (B, N, C), got shape {tuple(x.shape)}")
-        axis = 2 if self.mean == "token" else 1
-        result: Tensor = _AliasFreeNorm.apply(x, self.weight, self.bias, axis, self.eps)
-        return result
+        return alias_free_layer_norm(x, self.weight, self.bias, mean=self.mean, eps=self.eps)
 
 
 def token_norm(kind: str, dim: int, *, mean: str = "token") -> nn.Module:

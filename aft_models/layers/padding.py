@@ -1,4 +1,4 @@
-"""Circular padding by one pixel, and the 3 x 3 convolution on a torus built on it.
+"""Circular padding, and the 3 x 3 convolution on a torus built on it.
 
 ``F.pad(mode="circular")`` loses the channels-last layout and its gradient goes through a chain of
 slice copies. Here the border is copied once, in either layout, and folded back once.
@@ -13,51 +13,82 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+Margin = tuple[int, int]  # pixels before the first and after the last
+
+_LAST = torch.channels_last
+
 
 class _CircularPad(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: int) -> Tensor:
-        ctx.axis = axis
-        return wrap_border(x, axis)
+    def forward(ctx: Any, x: Tensor, axis: int, rows: Margin, columns: Margin) -> Tensor:
+        ctx.geometry = (axis, rows, columns)
+        return wrap_border(x, axis, rows, columns)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return fold_border(grad, ctx.axis), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return fold_border(grad, *ctx.geometry), None, None, None
 
 
-def circular_pad(x: Tensor, axis: int) -> Tensor:
-    """Wrap one pixel around the two axes ``axis`` and ``axis + 1``."""
-    result: Tensor = _CircularPad.apply(x, axis)
+def circular_pad(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
+    """Wrap the two axes ``axis`` and ``axis + 1``, by a pixel at each end unless told otherwise.
+
+    A margin may not be wider than the image.
+
+    >>> circular_pad(torch.tensor([[[[1.0, 2.0, 3.0]]]]), 2, rows=(0, 0), columns=(2, 1))
+    tensor([[[[2., 3., 1., 2., 3., 1.]]]])
+    """
+    result: Tensor = _CircularPad.apply(x, axis, rows, columns)
     return result
 
 
-def wrap_border(x: Tensor, axis: int) -> Tensor:
+def wrap_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
     """:func:`circular_pad` without a gradient."""
+    (top, bottom), (left, right) = rows, columns
+    if torch.compiler.is_compiling():  # a graph has no buffers to fill
+        return wrap_line(wrap_line(x, axis + 1, left, right), axis, top, bottom)
     height, width = x.shape[axis], x.shape[axis + 1]
-    out = x.new_empty([*x.shape[:axis], height + 2, width + 2, *x.shape[axis + 2 :]])
-    rows = out.narrow(axis, 1, height)
-    rows.narrow(axis + 1, 1, width).copy_(x)
-    rows.select(axis + 1, 0).copy_(x.select(axis + 1, width - 1))
-    rows.select(axis + 1, width + 1).copy_(x.select(axis + 1, 0))
-    out.select(axis, 0).copy_(out.select(axis, height))
-    out.select(axis, height + 1).copy_(out.select(axis, 1))
+    sides = [top + height + bottom, left + width + right]
+    shape = [*x.shape[:axis], *sides, *x.shape[axis + 2 :]]
+    last = x.ndim == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=_LAST)
+    out = x.new_empty(shape)
+    if last:
+        out = torch.empty_like(out, memory_format=_LAST)
+    core = out.narrow(axis, top, height)
+    core.narrow(axis + 1, left, width).copy_(x)
+    for line, count, source in ((0, left, width), (left + width, right, left)):
+        if count:
+            core.narrow(axis + 1, line, count).copy_(core.narrow(axis + 1, source, count))
+    for line, count, source in ((0, top, height), (top + height, bottom, top)):
+        if count:
+            out.narrow(axis, line, count).copy_(out.narrow(axis, source, count))
     return out
 
 
-def fold_border(x: Tensor, axis: int) -> Tensor:
+def wrap_line(x: Tensor, axis: int, before: int = 1, after: int = 1) -> Tensor:
+    """Wrap so many pixels around one axis."""
+    ends = (x.narrow(axis, x.shape[axis] - before, before), x, x.narrow(axis, 0, after))
+    return torch.cat(ends, axis)
+
+
+def fold_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
     """The transpose of :func:`wrap_border`: what fell on the border goes back round."""
-    height, width = x.shape[axis] - 2, x.shape[axis + 1] - 2
-    rows = x.narrow(axis, 1, height)
-    core = rows.narrow(axis + 1, 1, width).clone(memory_format=torch.contiguous_format)
-    core.select(axis + 1, width - 1).add_(rows.select(axis + 1, 0))
-    core.select(axis + 1, 0).add_(rows.select(axis + 1, width + 1))
-    for outside, inside in ((0, height - 1), (height + 1, 0)):
-        edge = x.select(axis, outside)
-        line = edge.narrow(axis, 1, width).clone()
-        line.select(axis, width - 1).add_(edge.select(axis, 0))
-        line.select(axis, 0).add_(edge.select(axis, width + 1))
-        core.select(axis, inside).add_(line)
+    (top, bottom), (left, right) = rows, columns
+    height, width = x.shape[axis] - top - bottom, x.shape[axis + 1] - left - right
+
+    def fold_columns(part: Tensor) -> Tensor:
+        core = part.narrow(axis + 1, left, width).clone(memory_format=torch.preserve_format)
+        if left:
+            core.narrow(axis + 1, width - left, left).add_(part.narrow(axis + 1, 0, left))
+        if right:
+            core.narrow(axis + 1, 0, right).add_(part.narrow(axis + 1, left + width, right))
+        return core
+
+    core = fold_columns(x.narrow(axis, top, height))
+    if top:
+        core.narrow(axis, height - top, top).add_(fold_columns(x.narrow(axis, 0, top)))
+    if bottom:
+        core.narrow(axis, 0, bottom).add_(fold_columns(x.narrow(axis, top + height, bottom)))
     return core
 
 

@@ -102,7 +102,7 @@ class ConvPatchEmbed(nn.Module):
         if self._stem_applies():
             x = self._stem(x)
             layers = layers[2:]
-        if x.device.type == "cpu":
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
             # Convolutions, batch norms and resampling are all faster so; and tokens come for free.
             x = x.contiguous(memory_format=torch.channels_last)
         for layer in layers:

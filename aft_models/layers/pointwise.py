@@ -8,17 +8,24 @@ than as a graph that would save every phase.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 _aten = torch.ops.aten
 
 
 class Pointwise(Protocol):
     """A function applied to each element, with learnable parameters or none."""
+
+    @property
+    def name(self) -> str:
+        """Shown by ``print(model)``."""
+
+    def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """The function of ``x``."""
 
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """Overwrite ``x`` by the function of ``x``."""
@@ -37,22 +44,31 @@ class Pointwise(Protocol):
         """Write ``grad * f'(x)`` to ``out`` (may be ``grad``); add to the parameters' gradients."""
 
 
-class Gelu:
-    """Exact (erf) GELU: one fused kernel each way."""
+@dataclass(frozen=True)
+class Fused:
+    """A function that torch has as one kernel each way, with the numbers that follow its input."""
+
+    name: str  # of the operator: "gelu"
+    slope: str  # that of its derivative
+    numbers: tuple[float, ...] = ()
+    slope_numbers: tuple[float, ...] | None = None  # where the derivative's differ
+
+    def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """See :class:`Pointwise`."""
+        result: Tensor = getattr(_aten, self.name)(x, *self.numbers)
+        return result
 
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""
-        if torch.compiler.is_compiling():  # fused by the compiler anyway
-            x.copy_(F.gelu(x))
-        else:
-            _aten.gelu_(x)
+        self.apply_to(x, x, params)
 
     def apply_to(self, x: Tensor, out: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""
-        if torch.compiler.is_compiling():
-            out.copy_(F.gelu(x))
+        operator = getattr(_aten, self.name)
+        if torch.compiler.is_compiling():  # fused by the compiler anyway
+            out.copy_(operator(x, *self.numbers))
         else:
-            _aten.gelu.out(x, out=out)
+            operator.out(x, *self.numbers, out=out)
 
     def pull_back(
         self,
@@ -63,10 +79,36 @@ class Gelu:
         param_grads: Sequence[Tensor],
     ) -> None:
         """See :class:`Pointwise`."""
+        operator = getattr(_aten, self.slope)
+        numbers = self.numbers if self.slope_numbers is None else self.slope_numbers
         if torch.compiler.is_compiling():
-            out.copy_(_aten.gelu_backward(grad, x))
+            out.copy_(operator(grad, x, *numbers))
+        elif hasattr(operator, "grad_input"):
+            operator.grad_input(grad, x, *numbers, grad_input=out)
         else:
-            _aten.gelu_backward.grad_input(grad, x, grad_input=out)
+            operator.out(grad, x, *numbers, out=out)
+
+
+GELU = Fused("gelu", "gelu_backward")  # the exact one, by erf
+RELU = Fused("relu", "threshold_backward", slope_numbers=(0.0,))
+SILU = Fused("silu", "silu_backward")
+HARD_SWISH = Fused("hardswish", "hardswish_backward")
+
+
+def pointwise_of(module: nn.Module) -> Pointwise | None:
+    """The fast form of an activation module, or None where it has none.
+
+    >>> pointwise_of(nn.ReLU6())
+    Fused(name='hardtanh', slope='hardtanh_backward', numbers=(0.0, 6.0), slope_numbers=None)
+    """
+    if isinstance(module, nn.Hardtanh):  # and ReLU6
+        return Fused(
+            "hardtanh", "hardtanh_backward", (float(module.min_val), float(module.max_val))
+        )
+    if isinstance(module, nn.GELU) and module.approximate != "none":
+        return None
+    kinds = {nn.GELU: GELU, nn.ReLU: RELU, nn.SiLU: SILU, nn.Hardswish: HARD_SWISH}
+    return next((fused for kind, fused in kinds.items() if isinstance(module, kind)), None)
 
 
 class Polynomial:
@@ -74,6 +116,16 @@ class Polynomial:
 
     The parameter is ``(degree + 1, ...)`` where the trailing shape broadcasts against ``x``.
     """
+
+    name = "polynomial"
+
+    def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """See :class:`Pointwise`."""
+        *lower, highest = params[0].unbind(0)
+        y = x * highest  # Horner
+        for c in lower[:0:-1]:
+            y = (y + c) * x
+        return y + lower[0]
 
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from shiftbench.datasets import Camera, load_dataset
+from shiftbench.datasets import Camera, ImageSet, load_dataset
 from shiftbench.datasets.canvases import canvases
 from shiftbench.datasets.geometry import geometry_for, normalise
 from shiftbench.errors import UsageError
@@ -83,11 +83,12 @@ def command(
     if output is not None:
         require_place(output)
         format_of(output, OUTPUTS)
+    dataset = load_dataset(data, limit=images)
     audits: dict[str, list[LayerReport]] = {}
     for model in dict.fromkeys(models):
-        audits[model] = _audit(model, checkpoint, data, images, offsets)
+        audits[model] = _audit(model, checkpoint, dataset, offsets)
         if form == "table":
-            _print(audits[model], model=model, images=images, top=None if everything else top)
+            _print(audits[model], model=model, images=len(dataset), top=None if everything else top)
     frames = {model: to_frame(reports) for model, reports in audits.items()}
     table = pd.concat(
         [frame.assign(model=model) for model, frame in frames.items()], ignore_index=True
@@ -107,16 +108,15 @@ def command(
 
 
 def _audit(
-    model: str, checkpoint: Path | None, data: str, images: int, offsets: list[Offset]
+    model: str, checkpoint: Path | None, dataset: ImageSet, offsets: list[Offset]
 ) -> list[LayerReport]:
     classifier = load_model(model, checkpoint=checkpoint)
-    dataset = load_dataset(data, limit=images)
     geometry = geometry_for(
         classifier.preprocessing,
         finished=dataset.has_size(classifier.preprocessing.input_size),
         rendered=isinstance(dataset, Camera),
     )
-    batch = next(canvases(dataset, geometry, batch_size=images))
+    batch = next(canvases(dataset, geometry, batch_size=len(dataset)))
     normalised = normalise(
         batch.canvas, classifier.preprocessing.mean, classifier.preprocessing.std
     )

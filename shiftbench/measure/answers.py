@@ -87,7 +87,12 @@ def ask(model: Model, images: Tensor) -> Answers:
             f"expected finite logits, got NaN or infinity for {bad} of {len(images)} images in a "
             "batch. Check the weights and the images, or use a higher precision"
         )
-    return Answers(logits, getattr(model, "rounding", 0.0))
+    return Answers(logits, getattr(model, "rounding", _rounding(output.dtype)))
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    """The relative error of one rounding to a format shorter than float32; 0 for the others."""
+    return torch.finfo(dtype).eps / 2 if dtype.is_floating_point and dtype.itemsize < 4 else 0.0
 
 
 def assemble(views: Views, offsets: Sequence[Offset], rows: Sequence[int]) -> Tensor:

@@ -270,6 +270,10 @@ def audit(
 ) -> list[LayerReport]:
     """Measures every layer of `model` on normalised `images`, (B, C, H, W).
 
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    >>> [report.cause for report in audit(model.eval(), torch.rand(2, 3, 16, 16))]
+    ['border', 'non-linearity', None, None]
+
     Returns:
         A report per call of a layer, in the order in which calls finish: containers follow what
         they hold. Then leaves that were never called; these, and whatever else could not be judged,

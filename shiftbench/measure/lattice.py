@@ -55,8 +55,8 @@ class Place:
 
     def is_complete(self) -> bool:
         """Whether every cell of some whole images occurs."""
-        found = self.cells.unique()  # type: ignore[no-untyped-call]
-        return len(found[found != NOWHERE]) % math.prod(self.size) == 0
+        counts = self.cells.flatten().long().bincount()[1:]
+        return int((counts > 0).sum()) % math.prod(self.size) == 0
 
     def varies(self, axis: int) -> bool:
         """Whether the cell changes along an axis."""

@@ -99,8 +99,8 @@ def _compare(
 ) -> ScoreComparison:
     both = first.index.intersection(second.index)
     a, b = first.loc[both].to_numpy(), second.loc[both].to_numpy()
-    scores = [mean_score(values, unit=unit) for values in (a, b)]
-    return ScoreComparison(name, *scores, compare_paired(a, b, unit=unit), bound)
+    ours, theirs = (mean_score(values, unit=unit) for values in (a, b))
+    return ScoreComparison(name, ours, theirs, compare_paired(a, b, unit=unit), bound)
 
 
 def to_rows(comparison: Comparison) -> list[dict[str, str | float | int | bool]]:

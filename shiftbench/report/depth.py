@@ -35,7 +35,7 @@ def depth_figure(audits: Mapping[str, pd.DataFrame]) -> Figure:
         error = path["accumulated"].clip(lower=FLOOR).to_numpy()
         depth = [100 * (i + 1) / len(path) for i in range(len(path))]
         axes.plot(depth, error, color=look.colour, linestyle=look.dash, linewidth=1.4, gid=name)
-        worst = path["own"].where(path["cause"].notna()).nlargest(MARKED).index
+        worst = path.loc[path["cause"].notna(), "own"].nlargest(MARKED).index
         marked = [i for i, layer in enumerate(path.index) if layer in worst]
         axes.plot(
             [depth[i] for i in marked],

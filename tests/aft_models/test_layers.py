@@ -244,6 +244,17 @@ def test_stem_leaves_a_synchronised_norm_to_itself() -> None:
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["proj.0", "proj.0.0", "proj.0.1", "proj.1"])
+def test_stem_calls_the_modules_that_somebody_watches(name: str) -> None:
+    embed = ConvPatchEmbed(8, 4, padding="circular", downsample="af", activation="af_gelu").eval()
+    x = torch.randn(2, 3, 8, 8)
+    expected, _ = embed(x)
+    seen = []
+    embed.get_submodule(name).register_forward_hook(lambda *call: seen.append(call))
+    torch.testing.assert_close(embed(x)[0], expected, rtol=1e-5, atol=1e-6)
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 2, 2, 2), (1, 1, 1, 3)])
 def test_circular_pad_equals_torch(shape: tuple[int, int, int, int]) -> None:
     x = double(*shape).requires_grad_()

@@ -183,6 +183,6 @@ def test_the_draws_of_one_image_are_not_independent() -> None:
     agree = np.repeat(np.arange(40) < 30, 5).reshape(40, 5)
     found = Consistency(agree, np.zeros((40, 5)), np.zeros(40, dtype=bool), 5)
     assert found.score == wilson(30, 40)
-    mixed = Consistency(agree.T.reshape(40, 5), np.zeros((40, 5)), np.zeros(40, dtype=bool), 5)
+    mixed = Consistency(agree.reshape(5, 40).T, np.zeros((40, 5)), np.zeros(40, dtype=bool), 5)
     assert mixed.score.value == found.score.value
     assert found.score.low < mixed.score.low

@@ -317,6 +317,9 @@ def test_ties_are_as_wide_as_the_arithmetic_rounds() -> None:
     assert Answers(logits).near_tie.tolist() == [False, False]
     assert Answers(logits, rounding=2.0**-8).near_tie.tolist() == [True, False]
     assert Answers(torch.tensor([[1.0, 1.0 - 5e-6]])).near_tie.tolist() == [True]
+    views = prepare("crop")[0]
+    half = ask_unshifted(lambda x: fragile_model(1)(x).half(), views, COUNT, batch_size=9)
+    assert half.rounding == 2.0**-11
 
 
 def test_a_model_says_how_it_rounds() -> None:

@@ -42,7 +42,7 @@ function openDetail(group, row) {
     row.verified ? element("p", { class: "note" }, element("span", { class: "tag good" }, "verified"), ` ${row.verified}`) : null,
     row.mode ? element("p", { class: "note" }, `Searched with ${row.mode}: scores with ≤ are upper bounds.`) : null,
     scoreTable(group, row), curveTable(group, row),
-    maps.length ? accuracyMaps(maps) : hint,
+    maps ? accuracyMaps(maps) : hint,
     ...(images ? imageSections(images) : []),
     element("div", { class: "facts" }, ...sections.map(facts))));
   dialog.showModal();
@@ -72,7 +72,8 @@ function followLink() {
 dialog.addEventListener("click", (event) => {
   if (event.target === dialog) dialog.close();
 });
+// The event comes late: another model may be open by then.
 dialog.addEventListener("close", () => {
-  if (location.hash) history.replaceState(null, "", location.href.split("#")[0]);
+  if (!dialog.open && location.hash) history.replaceState(null, "", location.href.split("#")[0]);
 });
 addEventListener("hashchange", followLink);

@@ -8,6 +8,7 @@ from typing import Any
 
 from shiftbench.records.comparable import data_label
 from shiftbench.records.record import OffsetScore, Record
+from shiftbench.records.verify import read_verification
 from shiftbench.report.formats.page.images import describe_images, number
 from shiftbench.report.table import HIDDEN_FAMILIES, Column
 from shiftbench.statistics import Score
@@ -22,7 +23,7 @@ def describe_detail(record: Record) -> dict[str, Any]:
             for name, score in record.scores.items()
             if name.family in HIDDEN_FAMILIES
         ],
-        "maps": [_map(stem, cells) for stem, cells in record.maps.items() if cells],
+        "maps": _maps(record),
         "images": describe_images(record),
         "facts": _facts(record),
     }
@@ -35,8 +36,9 @@ def sampled_modes(record: Record) -> str:
 
 
 def verified(record: Record) -> str:
-    """What a record says of its verification; empty where it was not verified again."""
-    return words(record.environment.get("verified") or "")
+    """How a record was verified; empty where it was not."""
+    found = read_verification(record)
+    return "" if found is None else f"{found.images:,} images measured again on {found.date[:10]}"
 
 
 def words(value: Any) -> str:
@@ -56,10 +58,26 @@ def words(value: Any) -> str:
     return str(value)
 
 
+def _maps(record: Record) -> dict[str, Any] | None:
+    """Every heat map of a record, on one scale of colours."""
+    maps = {stem: cells for stem, cells in record.maps.items() if cells}
+    if not maps:
+        return None
+    scores = [_score(cell) for cells in maps.values() for cell in cells]
+    return {
+        "range": [min(scores).text(), max(scores).text()],
+        "all": [_map(stem, cells) for stem, cells in maps.items()],
+    }
+
+
+def _score(cell: OffsetScore) -> Score:
+    return Score(cell.value, cell.low, cell.high, cell.n)
+
+
 def _map(stem: str, cells: Sequence[OffsetScore]) -> dict[str, Any]:
     """The accuracy at each offset: a matrix of numbers to draw and of texts to read."""
     axis = sorted({cell.dy for cell in cells})
-    at = {(cell.dy, cell.dx): Score(cell.value, cell.low, cell.high, cell.n) for cell in cells}
+    at = {(cell.dy, cell.dx): _score(cell) for cell in cells}
     scores = [[at.get((dy, dx)) for dx in axis] for dy in axis]
     lowest = min(cells, key=lambda cell: cell.value)
     worst = at[lowest.dy, lowest.dx]

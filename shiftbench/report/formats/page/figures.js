@@ -24,43 +24,45 @@ function heatMap({ title, caption, label, axis, values }, colour, text) {
   return element("figure", {}, element("figcaption", {}, element("b", {}, title), ` ${caption}`), svg);
 }
 
-function accuracyMaps(maps) {
+function accuracyMaps({ all: maps, range }) {
   const values = maps.flatMap((map) => map.values.flat()).filter((value) => value !== null);
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  const colour = (value) => ({ fill: heat((value - low) / (high - low || 1)) });
+  const colour = (value) => ({ fill: heat(high > low ? (value - low) / (high - low) : 1) });
   return element("section", {}, element("h3", {}, "Accuracy at each offset"),
     element("div", { class: "maps" }, ...maps.map((map) => heatMap(map, colour, (i, j) => map.texts[i][j]))),
-    scaleBar((t) => ({ fill: heat(t) }), "lowest", "highest of these maps; rows are dy, columns dx, in pixels"));
+    scaleBar((t) => ({ fill: heat(t) }), `${range[0]}%`, `${range[1]}% accuracy; rows are dy, columns dx, in pixels`));
 }
 
 function scaleBar(colour, from, to) {
-  const bar = element("svg", { viewBox: "0 0 200 12", preserveAspectRatio: "none", "aria-hidden": "true" });
-  for (let i = 0; i < 100; i += 1) bar.append(element("rect", { x: 2 * i, y: 0, width: 2.2, height: 12, ...colour(i / 99) }));
+  const bar = element("svg", { viewBox: "0 0 200 12", preserveAspectRatio: "none", "shape-rendering": "crispEdges", "aria-hidden": "true" });
+  for (let i = 0; i < 100; i += 1) bar.append(element("rect", { x: 2 * i, y: 0, width: 2, height: 12, ...colour(i / 99) }));
   return element("div", { class: "scale note" }, from, bar, to);
 }
+
+const images = (n) => `${n} image${n === 1 ? "" : "s"}`;
 
 /** Few or many, on the panel's own ground: no image is no ink. */
 const ink = (t) => ({ class: "ink", "fill-opacity": t > 0 ? 0.15 + 0.85 * t : 0.04 });
 
 function brokenMaps(broken) {
-  const most = Math.max(1, ...broken.flatMap((map) => map.values.flat()));
+  const most = Math.max(...broken.flatMap((map) => map.values.flat()));
   return element("section", {}, element("h3", {}, "Where images broke"),
     element("p", { class: "note" }, "How many images were right until this offset; images that were wrong unshifted are left out."),
-    element("div", { class: "maps" }, ...broken.map((map) => heatMap(map, (value) => ink(Math.sqrt(value / most)), (i, j) => `${map.values[i][j]} images`))),
-    scaleBar((t) => ink(Math.sqrt(t)), "0", `${most} images; rows are dy, columns dx, in pixels`));
+    element("div", { class: "maps" }, ...broken.map((map) => heatMap(map, (value) => ink(most && Math.sqrt(value / most)), (i, j) => images(map.values[i][j])))),
+    most ? scaleBar((t) => ink(Math.sqrt(t)), "0", `${images(most)}; rows are dy, columns dx, in pixels`) : null);
 }
 
 function classTable({ heads, rows: classes, more }) {
   return element("section", {}, element("h3", {}, "Broken images by class"), element("div", { class: "scroll" }, element("table", { class: "classes" },
     element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
-    element("tbody", {}, ...classes.map(([name, images, cells]) => element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, images),
+    element("tbody", {}, ...classes.map(([name, size, cells]) => element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, size),
       ...cells.map(([text, share, title]) => element("td", { title, style: `--share: ${share}` }, text))))))),
     more ? element("p", { class: "note" }, `The ${classes.length} classes that lose the most; ${more} more.`) : null);
 }
 
 function exampleLists(examples) {
   return element("details", {}, element("summary", {}, "Images that the smallest shifts broke"), element("div", { class: "facts" },
-    ...examples.map(([title, images]) => element("section", {}, element("h3", {}, title), element("ul", {}, ...images.map(([key, label, offset, answer]) => element("li", {}, element("b", {}, key), ` class ${label}${answer ? `, seen as ${answer}` : ""} at ${offset}`)))))));
+    ...examples.map(([title, list]) => element("section", {}, element("h3", {}, title), element("ul", {}, ...list.map(([key, label, offset, answer]) => element("li", {}, element("b", {}, key), ` class ${label}${answer ? `, seen as ${answer}` : ""} at ${offset}`)))))));
 }
 
 function histogram({ title, caption, label, edges, zero, counts }) {
@@ -69,7 +71,7 @@ function histogram({ title, caption, label, edges, zero, counts }) {
   const svg = element("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label });
   counts.forEach((n, i) => {
     const height = (n / most) * (H - bottom - 6);
-    svg.append(element("rect", { class: i < zero ? "bar wrong" : "bar", x: left + i * step, y: H - bottom - height, width: Math.max(0.5, step - 1), height }, element("title", {}, `${edges[i]} to ${edges[i + 1]}: ${n} images`)));
+    svg.append(element("rect", { class: i < zero ? "bar wrong" : "bar", x: left + i * step, y: H - bottom - height, width: Math.max(0.5, step - 1), height }, element("title", {}, `${edges[i]} to ${edges[i + 1]}: ${images(n)}`)));
   });
   svg.append(element("line", { class: "axis", x1: left, x2: W - left, y1: H - bottom, y2: H - bottom }));
   for (const index of new Set([0, zero, counts.length])) svg.append(element("text", { x: left + index * step, y: H - 6, "text-anchor": index === 0 ? "start" : index === counts.length ? "end" : "middle" }, edges[index]));

@@ -115,12 +115,12 @@ def _named(shown: _Shown, radius: int) -> ScoreName | None:
 
 
 def _column(shown: _Shown) -> dict[str, Any]:
-    column, score = shown.column, shown.column.score
+    column = shown.column
     return {
         "name": column.name,
         "group": column.group,
         "title": column.title,
-        "short": score.kind if score is not None and score.kind else column.title,
+        "short": column.title.removeprefix(column.group).strip(),
         "about": _about(column),
         "ascending": column.ascending,
         "radius": shown.radius,

@@ -126,7 +126,7 @@ def _where(breaks: _Breaks) -> dict[str, Any]:
 
 def _classes(samples: pd.DataFrame, searches: Sequence[_Breaks]) -> dict[str, Any] | None:
     """The classes that lose the most images, search by search: each cell a text and a share."""
-    if not searches or "label" not in samples:
+    if "label" not in samples or not any((b.by_shift | b.unshifted).any() for b in searches):
         return None
     labels = samples["label"].to_numpy(dtype=np.int64)
     lost = sum(breaks.by_shift.astype(int) for breaks in searches)

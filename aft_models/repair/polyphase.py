@@ -1,0 +1,183 @@
+"""Sub-sampling by polyphase components, one or a mixture, in step through the whole network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of
+from aft_models.repair.patient import Patient
+from aft_models.repair.phases import ForwardPass, Phase, roll_each
+from aft_models.repair.sampling import give_sampler
+from aft_models.repair.window import Pair, Window, map_size
+from aft_models.resample import working_dtype
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """All polyphase components, weighted."""
+
+    weights: Tensor  # (B, channels or 1, rows, columns), of sum 1
+
+    def component(self, x: Tensor) -> Tensor:
+        """The weighted mean of the components of a map that the stride divides."""
+        weights = self.weights
+        if weights.shape[1] != x.shape[1]:
+            weights = weights.mean(1, keepdim=True)
+        weights = weights.expand(-1, x.shape[1], -1, -1)
+        return torch.einsum("bcmynx,bcyx->bcmn", blocks(x, self.stride), weights)
+
+    @property
+    def stride(self) -> Pair:
+        """Rows and columns of a block."""
+        return self.weights.shape[2], self.weights.shape[3]
+
+
+Choice = Phase | Mixture
+
+
+def blocks(x: Tensor, stride: Pair) -> Tensor:
+    """``(B, C, H, W)`` as ``(B, C, H / sy, sy, W / sx, sx)``: axes 3 and 5 are the phases."""
+    batch, channels, height, width = x.shape
+    sy, sx = stride
+    return x.reshape(batch, channels, height // sy, sy, width // sx, sx)
+
+
+def energies(y: Tensor, stride: Pair) -> Tensor:
+    """The l2 norm of each polyphase component, ``(B, sy, sx)``."""
+    wide = working_dtype(y.dtype)
+    norms: Tensor = torch.linalg.vector_norm(blocks(y, stride), dim=(1, 2, 4), dtype=wide)
+    return norms
+
+
+def strongest(layer: SlidingLayer, y: Tensor) -> Choice:
+    """The component of the largest norm, all channels together."""
+    return Phase.largest(energies(y.detach(), layer.window.stride))
+
+
+@dataclass
+class PolyphaseSampler:
+    """Keeps what ``choose`` says, or what it said for the first layer on a map of this size."""
+
+    name: str
+    forward_pass: ForwardPass
+    choose: Callable[[SlidingLayer, Tensor], Choice] = strongest
+    learns: bool = False  # whether gradients flow through the choice in training
+
+    def __call__(self, layer: SlidingLayer, x: Tensor) -> Tensor:
+        """See :class:`aft_models.repair.layer.Sampler`."""
+        window, size = layer.window, map_size(x)
+        if window.covers(size):
+            return layer.at_stride(centred(x))
+        if not window.strided:
+            return layer.at_stride(x)
+        choice = self.forward_pass.find(layer, size, window.stride)
+        if choice is None:
+            grad = torch.is_grad_enabled()
+            through = grad and layer.training and self.learns
+            with torch.set_grad_enabled(through):
+                y = layer.at_every_pixel(x)
+                choice = self.choose(layer, y)
+            self.forward_pass.keep(layer, size, window.stride, choice)
+            if through or not grad:
+                return choice.component(y)
+        return follow(layer, x, choice)
+
+
+def follow(layer: SlidingLayer, x: Tensor, choice: Choice) -> Tensor:
+    """The layer's output at a component that is chosen already, computing no other."""
+    if isinstance(choice, Mixture) or layer.window.kind != "conv":
+        return choice.component(layer.at_every_pixel(x))
+    extended = layer.extend(x, full=True)
+    if layer.window.pointwise:
+        return layer.slide_over(choice.component(extended), full=True)
+    return layer.slide_over(choice.crop(extended), full=False)
+
+
+def centred(x: Tensor) -> Tensor:
+    """A map rolled so that its strongest pixel lies in the middle, for a head that sees it whole.
+
+    Then the head sees the same map wherever the image was.
+    """
+    with torch.no_grad():
+        found = Phase.largest(torch.linalg.vector_norm(x.detach(), dim=1))
+    height, width = map_size(x)
+    return roll_each(x, height // 2 - found.rows, width // 2 - found.columns)
+
+
+class CentredPool(Repaired):
+    """Adaptive pooling to more than one pixel, whose answer a linear layer takes flattened."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The pooled map, of ``x`` rolled so that its strongest window lies in the middle."""
+        own: Tensor = self.original.forward(self, centred(x))
+        return own
+
+
+class AlignedUpsample(Repaired):
+    """Up-sampling that puts each pixel back where the coarser map's pixel was taken from."""
+
+    forward_pass: ForwardPass
+    mode: str
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Up-sampled, then rolled by the phases that the coarser map was kept at."""
+        y: Tensor = self.original.forward(self, x)
+        origin = self.forward_pass.origin(map_size(x), map_size(y))
+        return y if origin is None else roll_each(y, *origin)
+
+
+def install(patient: Patient, sampler: PolyphaseSampler, what: str) -> None:
+    """Gives every sub-sampling layer of a model a sampler, and keeps them in step."""
+    for name, module in patient.layers():
+        window = window_of(module)
+        if window is not None and (window.strided or covers_map(patient, name, window)):
+            if give_sampler(patient, name, module, sampler):
+                kernel, stride = window.kernel, window.stride
+                say = what if window.strided else "strongest pixel of its map rolled to the middle"
+                patient.changed(name, module, f"{kernel}, stride {stride}: {say}")
+        elif isinstance(module, nn.AdaptiveAvgPool2d) and _is_flattened(patient, module):
+            change_class(module, CentredPool, type(module))
+            patient.changed(name, module, "strongest pixel of its map rolled to the middle")
+        elif isinstance(module, nn.Upsample):
+            change_class(module, AlignedUpsample, type(module))
+            assert isinstance(module, AlignedUpsample)
+            module.forward_pass = patient.forward_pass
+            patient.changed(name, module, "follows the phases that the coarser map was kept at")
+            if module.mode != "nearest":
+                patient.left(name, f"{module.mode} up-sampling mixes pixels across the border")
+    patient.model.register_forward_pre_hook(patient.forward_pass)
+    patient.model.register_forward_hook(patient.forward_pass)
+    patient.left_strays("sampling")
+
+
+def choosers(patient: Patient) -> dict[SlidingLayer, int]:
+    """The layers that come first on a map of some size, each with the channels of its output."""
+    named = dict(patient.layers())
+    first: dict[tuple[Pair, Pair], SlidingLayer] = {}
+    channels: dict[SlidingLayer, int] = {}
+    for call in patient.survey.calls:
+        layer = named[call.layer]
+        if not isinstance(layer, SlidingLayer) or not layer.window.strided:
+            continue
+        if first.setdefault((call.size, layer.window.stride), layer) is layer:
+            channels[layer] = int(getattr(layer, "out_channels", call.channels))
+    return channels
+
+
+def covers_map(patient: Patient, name: str, window: Window) -> bool:
+    """Whether a layer sees a whole map in one window."""
+    return any(window.covers(size) for size in patient.survey.sizes(name))
+
+
+def _is_flattened(patient: Patient, pool: nn.AdaptiveAvgPool2d) -> bool:
+    """Whether a linear layer takes every pixel of the pooled map by itself."""
+    if pool.output_size in (1, (1, 1)):
+        return False
+    modules = [m for _, m in patient.layers()]
+    after = modules[modules.index(pool) + 1 :]
+    weighted = (m for m in after if isinstance(m, (nn.Linear, nn.Conv2d)))
+    return isinstance(next(weighted, None), nn.Linear)

@@ -1,0 +1,62 @@
+"""Handing layers a new way to sub-sample, once."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from aft_models.errors import AftModelsError
+from aft_models.repair.layer import Sampler, SlidingLayer, extend, sliding
+from aft_models.repair.patient import Patient
+from aft_models.repair.window import Window, read_window, without_padding
+
+_KNOWN = ("torch.nn.", "timm.layers.", "aft_models.layers.")
+
+
+def take(patient: Patient, name: str, module: nn.Module) -> SlidingLayer | None:
+    """The layer made ready for repair; None, with a note, where its class does more than slide."""
+    if not isinstance(module, SlidingLayer) and not _is_faithful(module):
+        patient.left(name, f"{type(module).__name__} does more than its window says")
+        return None
+    return sliding(module)
+
+
+def give_sampler(patient: Patient, name: str, module: nn.Module, sampler: Sampler) -> bool:
+    """Sets how a layer sub-samples; False, with a note, where that is not possible."""
+    layer = take(patient, name, module)
+    if layer is None:
+        return False
+    if layer.sampler is not None:
+        raise AftModelsError(
+            f"{name} is repaired with {layer.sampler.name} already: start from the original model"
+        )
+    layer.sampler = sampler
+    return True
+
+
+@torch.no_grad()
+def _is_faithful(layer: nn.Module) -> bool:
+    """Whether a layer, padded by us, does what it does by itself.
+
+    Classes of torch and timm are known; any other is tried.
+    """
+    window = read_window(layer)
+    if window is None:
+        return False
+    if type(layer).__module__.startswith(_KNOWN):
+        return True
+    try:
+        like = next(layer.parameters(), torch.zeros(()))
+        sides = [2 * e + s for e, s in zip(window.extent, window.stride, strict=True)]
+        x = torch.randn(1, getattr(layer, "in_channels", 2), *sides).to(like)
+        expected = layer.forward(x)
+        got = without_padding(layer, window.stride).forward(_extended(x, window))
+    except Exception:  # whatever it does, it is not a plain window
+        return False
+    return got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-3, atol=1e-4)
+
+
+def _extended(x: torch.Tensor, window: Window) -> torch.Tensor:
+    fill = -torch.inf if window.kind == "max" else 0.0
+    margins = window.reach((x.shape[2], x.shape[3]), full=False)
+    return extend(x, *margins, border=window.border, fill=fill)

@@ -1,0 +1,36 @@
+"""Sub-sampling by cutting the spectrum to its centre."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from aft_models.repair.layer import SlidingLayer
+from aft_models.repair.window import map_size
+from aft_models.resample import cut_spectrum, low_pass
+
+
+@dataclass
+class SpectralSampler:
+    """Stride one, an ideal low-pass, and only then every so many-th pixel.
+
+    On a torus a convolution and the low-pass commute, and they are carried out in whichever order
+    is cheaper.
+    """
+
+    name: str
+
+    def __call__(self, layer: SlidingLayer, x: Tensor) -> Tensor:
+        """See :class:`aft_models.repair.layer.Sampler`."""
+        window, size = layer.window, map_size(x)
+        outputs = window.outputs(size)
+        if window.pointwise and window.unpadded:
+            low = cut_spectrum(layer.extend(x, full=True), *outputs)
+            return layer.slide_over(low, full=True)
+        on_torus = window.border == "circular" and all(
+            n == m * s for n, m, s in zip(size, outputs, window.stride, strict=True)
+        )
+        if on_torus and window.kind == "conv" and not window.grouped:
+            return layer.at_stride(low_pass(x, *outputs))
+        return cut_spectrum(layer.at_every_pixel(x), *outputs)

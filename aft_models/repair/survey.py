@@ -1,0 +1,180 @@
+"""What one forward pass does: the layers it calls, on maps of which size, and what goes round them.
+
+Surgery reaches layers. Whatever a model's own code does to a map between its layers (pooling by
+``F.max_pool2d``, keeping every second pixel by slicing, ``F.relu``) stays as it is; the survey
+finds those places, so that the user can be told.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from timm.layers import BlurPool2d
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from aft_models.repair.window import Pair, read_window
+
+_POOLING = {"max_pool2d", "avg_pool2d", "lp_pool2d", "fractional_max_pool2d", "conv2d"}
+_RESAMPLING = {"interpolate", "upsample", "grid_sample", "pixel_unshuffle", "unfold"}
+_NONLINEAR = {
+    "relu", "relu_", "relu6", "gelu", "silu", "silu_", "hardswish", "hardswish_", "elu", "elu_",
+    "leaky_relu", "leaky_relu_", "mish", "softplus", "sigmoid", "sigmoid_", "tanh", "tanh_",
+    "hardsigmoid", "hardtanh", "clamp", "clamp_",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stray:
+    """An operation on maps that no layer carries out, and no surgery reaches."""
+
+    kind: str  # "sampling", "border" or "activation"
+    operator: str  # the function as the code names it
+    where: str  # module and line
+
+
+@dataclass(frozen=True)
+class Call:
+    """A layer that is given a map."""
+
+    layer: str
+    channels: int
+    size: Pair  # rows, columns
+
+
+@dataclass(frozen=True)
+class Survey:
+    """One forward pass."""
+
+    calls: tuple[Call, ...]  # in order
+    tokens: frozenset[str]  # layers that are given tokens (B, N, C) instead of maps
+    strays: tuple[Stray, ...]
+    image: tuple[int, ...] | None  # shape of the image; None when the model could not be run on it
+
+    def sizes(self, name: str) -> list[Pair]:
+        """The maps that a layer is given."""
+        return [call.size for call in self.calls if call.layer == name]
+
+
+def default_image(model: nn.Module) -> Tensor:
+    """An image of the size that the model says it takes, else of 224 pixels a side."""
+    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    shape = tuple(config.get("input_size") or (first.in_channels if first else 3, 224, 224))
+    like = next(model.parameters(), torch.zeros(()))
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(1, *shape, generator=generator)
+    return image.to(device=like.device, dtype=like.dtype)
+
+
+@torch.no_grad()
+def survey(model: nn.Module, image: Tensor) -> Survey:
+    """Runs a model once, in evaluation mode, and writes down what happens."""
+    calls: list[Call] = []
+    tokens: set[str] = set()
+    watch = _Watch()
+
+    def before(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            watch.depth += 1
+            if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim == 4:
+                channels, rows, columns = inputs[0].shape[1:]
+                calls.append(Call(name, channels, (rows, columns)))
+            elif inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim == 3:
+                tokens.add(name)
+
+        return hook
+
+    def after(*_: Any) -> None:
+        watch.depth -= 1
+
+    handles = []
+    for name, module in model.named_modules():
+        if _is_layer(module):
+            handles.append(module.register_forward_pre_hook(before(name), prepend=True))
+            handles.append(module.register_forward_hook(after, always_call=True))
+    try:
+        with _evaluating(model), watch:
+            model(image)
+    except Exception:  # whatever it takes, it is not this image
+        return Survey((), frozenset(), (), None)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Survey(
+        tuple(calls), frozenset(tokens), tuple(dict.fromkeys(watch.strays)), tuple(image.shape)
+    )
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """Whether what happens inside a module is the module's affair."""
+    leaf = next(module.children(), None) is None
+    own = type(module).__module__.startswith(("torch.nn.", "timm.layers."))
+    return (leaf and (own or read_window(module) is not None)) or isinstance(module, BlurPool2d)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+class _Watch(TorchFunctionMode):
+    """Notes the operations on maps outside of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = 0  # layers under way
+        self.strays: list[Stray] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.depth == 0 and args and isinstance(args[0], Tensor) and args[0].ndim == 4:
+            name = getattr(func, "__name__", "")
+            kind = _kind(name, args, kwargs)
+            if kind is not None:
+                label = "slicing" if name == "__getitem__" else name
+                self.strays.append(Stray(kind, label, _caller()))
+        return func(*args, **kwargs)
+
+
+def _kind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Which remedy's business an operation on a map is, if any's."""
+    if max(args[0].shape[1:3]) == 1 or max(args[0].shape[2:]) == 1:
+        return None  # a vector per image
+    if name in _POOLING or name in _RESAMPLING:
+        return "sampling"
+    if name in _NONLINEAR:
+        return "activation"
+    if name == "pad" and kwargs.get("mode", args[2] if len(args) > 2 else "constant") != "circular":
+        return "border"
+    if name == "__getitem__":
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if any(isinstance(i, slice) and isinstance(i.step, int) and i.step > 1 for i in index):
+            return "sampling"
+    return None
+
+
+def _caller() -> str:
+    """Module and line of the code that called the operation."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("torch.", "torch", "aft_models.repair")) or name.startswith(
+            "torchvision."
+        ):
+            return f"{name}, line {frame.f_lineno}"
+        frame = frame.f_back
+    return "the model's own code"

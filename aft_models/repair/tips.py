@@ -1,0 +1,65 @@
+"""``tips``: translation-invariant polyphase sampling, Saha and Gokhale, 2024."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from aft_models.repair.layer import SlidingLayer, extend
+from aft_models.repair.patient import Patient
+from aft_models.repair.polyphase import (
+    Choice,
+    Mixture,
+    PolyphaseSampler,
+    blocks,
+    install,
+    strongest,
+)
+from aft_models.repair.remedy import Remedy
+from aft_models.repair.scorer import Scorer, fit_scorers, scorer_of
+
+
+class MixtureScorer(Scorer):
+    """Per channel, a score of each polyphase component.
+
+    The pooling is over each component. (Pooled over the cells of an ``s x s`` grid on the image,
+    as one may also read the paper, the scores would not move with the image.)
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(
+            first=(channels, 1, 3, 3), first_bias=(channels,), second=(channels, 1, 1, 1)
+        )
+
+    def forward(self, y: Tensor, stride: tuple[int, int]) -> Tensor:
+        """``(B, C, sy, sx)``."""
+        channels = y.shape[1]
+        around = extend(y, (1, 1), (1, 1), border="circular")
+        hidden = F.relu(F.conv2d(around, self["first"], self["first_bias"], groups=channels))
+        pooled = blocks(hidden, stride).mean((2, 4))
+        return F.conv2d(pooled, self["second"], groups=channels)
+
+
+def _choose(layer: SlidingLayer, y: Tensor) -> Choice:
+    scorer = scorer_of(layer)
+    if scorer is None:
+        return strongest(layer, y)
+    scores = scorer(y, layer.window.stride)
+    return Mixture(scores.flatten(2).softmax(2).view_as(scores))
+
+
+def _apply(patient: Patient, _: int) -> None:
+    sampler = PolyphaseSampler("tips", patient.forward_pass, _choose, learns=True)
+    install(patient, sampler, "each channel mixes its polyphase components")
+    fit_scorers(patient, MixtureScorer)
+
+
+TIPS = Remedy(
+    name="tips",
+    group="sampling",
+    summary="stride by a mixture of the polyphase components, learned for each channel",
+    exact_for="whole pixels, up to its mixture",
+    apply=_apply,
+    needs_finetuning=True,
+    learns=True,
+)
