@@ -94,7 +94,7 @@ def test_a_run_measures_with_it(outputs: dict[str, list[str]]) -> None:
         ("markdown", ["adversarial mirrored", "sureness"]),
         ("latex", ["mirrored", "sureness"]),
         ("html", ["adversarial_mirrored", "sureness"]),
-        ("compare", ["adversarial mirrored", "sureness"]),
+        ("compare", ["mirrored", "sureness"]),
         ("again", ["mirrored", "sureness"]),
     ],
 )
