@@ -167,7 +167,7 @@ def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Sc
 
 
 def _name(path: tuple[str, ...]) -> ScoreName:
-    family, kind, radius = (*path, "", "")[:3]
+    family, kind, radius = (*path, "", "", "")[:3]
     if not family or len(path) > 3 or not (radius.isdecimal() or not radius):
         raise ValueError(f"{'.'.join(path)}: expected scores by family, kind and max shift")
     return ScoreName(family, kind, int(radius) if radius else None)

@@ -77,10 +77,8 @@ def _wilson(p: float, n: int, effective: float) -> Score:
     centre = (p + z2 / (2 * effective)) / (1 + z2 / effective)
     spread = math.sqrt(p * (1 - p) / effective + z2 / (4 * effective * effective))
     half = Z95 / (1 + z2 / effective) * spread
-    # At the ends the interval touches 0 or 1 exactly; rounding must not push it inside.
-    low = 0.0 if p == 0 else max(0.0, centre - half)
-    high = 1.0 if p == 1 else min(1.0, centre + half)
-    return Score(value=p, low=low, high=high, n=n)
+    # The interval holds its value and touches 0 or 1 exactly, however the ends are rounded.
+    return Score(p, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)), n)
 
 
 def mean_score(outcomes: ArrayLike, *, unit: str = FRACTION) -> Score:
@@ -105,9 +103,9 @@ def mean_score(outcomes: ArrayLike, *, unit: str = FRACTION) -> Score:
         return _bootstrap(values, "" if unit == FRACTION else unit)
     if np.isin(values, (0.0, 1.0)).all():
         return wilson(int(values.sum()), n)
-    single = mean * (1 - mean)
-    variance = (n * float(values.var()) + single) / (n + 1)
-    return _wilson(mean, n, n * single / variance)
+    single = mean * (1 - mean)  # the variance of single draws
+    ratio = float(values.var()) / single if single else 1.0
+    return _wilson(mean, n, n * (n + 1) / (n * ratio + 1))
 
 
 def _bootstrap(values: NDArray[np.float64], unit: str, rounds: int = 2000) -> Score:

@@ -45,7 +45,7 @@ def _metrics(pattern: str | None) -> Iterable[Entry]:
     for name in METRICS:
         metric = METRICS.get(name)
         entries += [
-            {"name": f"{name}:{argument}" if argument else name, "summary": metric.summary}
+            {"name": f"{name}:{argument}" if argument else name, "summary": metric.about(argument)}
             for argument in metric.arguments() or ("",)
         ]
     return _filter(entries, pattern)

@@ -35,6 +35,7 @@ class ConsistencyKind:
     shift: str  # a kind registered in shiftbench.shifts
     draw: Callable[[Sequence[int], int], Pair]  # from uniform integers and the span
     from_origin: bool  # the first view is always the unshifted one
+    summary: str = ""  # one line for `shiftbench list metrics`
 
     def span(self, view: int, canvas: int) -> int:
         """How far draws go, in pixels: the record keeps it.
@@ -88,9 +89,9 @@ def _draw_crop(numbers: Sequence[int], span: int) -> Pair:
 CONSISTENCIES: Registry[ConsistencyKind] = Registry("consistency")
 
 for _kind in (
-    ConsistencyKind("integer", "cyclic", _draw_integer, from_origin=True),
-    ConsistencyKind("half", "cyclic", _draw_half, from_origin=True),
-    ConsistencyKind("crop", "crop", _draw_crop, from_origin=False),
+    ConsistencyKind("integer", "cyclic", _draw_integer, True, "cyclic, by whole pixels"),
+    ConsistencyKind("half", "cyclic", _draw_half, True, "cyclic, by whole pixels and a half"),
+    ConsistencyKind("crop", "crop", _draw_crop, False, "two crops of the resized image"),
 ):
     CONSISTENCIES.register(_kind.name, _kind)
 

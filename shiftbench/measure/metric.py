@@ -124,6 +124,11 @@ class Metric(ABC):
         return ()
 
     @classmethod
+    def about(cls, argument: str) -> str:
+        """One line about the metric of an argument."""
+        return cls.summary
+
+    @classmethod
     def plan(cls, argument: str, request: Request) -> Self:
         """The metric of a request."""
         if argument:

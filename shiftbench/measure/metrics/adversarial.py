@@ -34,13 +34,18 @@ class Adversarial(Metric):
     mode: Mode
     seed: int = 0  # of random offsets, where the mode samples
 
-    summary = "right at every offset of a grid, for each attack: the whole curve"
+    summary = "right at every offset of a grid: the whole curve"
     searched = True
 
     @classmethod
     def arguments(cls) -> Sequence[str]:
         """Every attack."""
         return ATTACKS.names()
+
+    @classmethod
+    def about(cls, argument: str) -> str:
+        """What the attack does."""
+        return f"right at every offset: {ATTACKS.get(argument).summary}"
 
     @classmethod
     def plan(cls, argument: str, request: Request) -> Adversarial:

@@ -26,12 +26,17 @@ class RandomConsistency(Metric):
     repeats: int = 1  # draws per image
     seed: int = 0
 
-    summary = "the same answer at random shifts, for each way of drawing them"
+    summary = "the same answer at random shifts"
 
     @classmethod
     def arguments(cls) -> Sequence[str]:
         """Every way of drawing."""
         return CONSISTENCIES.names()
+
+    @classmethod
+    def about(cls, argument: str) -> str:
+        """Which shifts are drawn."""
+        return f"{cls.summary}: {CONSISTENCIES.get(argument).summary}"
 
     @classmethod
     def plan(cls, argument: str, request: Request) -> RandomConsistency:
