@@ -80,8 +80,14 @@ MEMBERS = {
     "xception_aligned": ["xception41"],
 }  # fmt: skip
 # Sides of the images, in pixels, that the total stride divides.
-SIDE = 128
-SIDES = {"convmixer_768_32": 56, "vgg11_bn": 224}
+SIDE = 64
+SIDES = {
+    "convmixer_768_32": 56,
+    "inception_v3": 128,
+    "inception_v4": 128,
+    "inception_resnet_v2": 128,
+    "vgg11_bn": 224,
+}
 
 # Why a model is not exact, where its report does not say so by itself.
 REASONS: dict[str, str] = {}
