@@ -667,6 +667,18 @@ def test_a_head_that_a_remedy_makes_too_small_is_told() -> None:
         repair(model, "circular", image=torch.zeros(1, 3, 8, 8))
 
 
+def test_own_code_that_no_longer_fits_is_told() -> None:
+    class Padded(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return self[0](F.pad(x, (0, 1, 0, 1))) + self[1](x)  # 2 x 2 windows beside 3 x 3
+
+    model = Padded(nn.Conv2d(3, 4, 2), nn.Conv2d(3, 4, 3, padding=1))
+    with pytest.raises(
+        AftModelsError, match=r"since no remedy reaches pad in the model's own code"
+    ):
+        repair(model, "circular")
+
+
 def test_a_model_that_could_not_be_watched_is_told() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Flatten(), nn.Linear(4 * 16, 2))
     unchanged = reports(repair(model, "aps"))[0].unchanged

@@ -97,9 +97,11 @@ def repair(model: nn.Module, *remedies: str, image: Tensor | None = None) -> nn.
     trouble = still_runs(repaired, image) if seen.ran else None
     if trouble is not None:
         given = "+".join(map(str, prescriptions))
+        places = dict.fromkeys(f"{o.why} ({o.where})" for r in written for o in r.unchanged)
+        beyond = f", since no remedy reaches {'; '.join(places)}" if places else ""
         raise AftModelsError(
-            f"{given} does not fit {type(model).__name__}: repaired, it does not run on an image of "
-            f"shape {tuple(image.shape)} any more ({trouble})"
+            f"{given} does not fit {type(model).__name__}: repaired, it does not run on an image "
+            f"of shape {tuple(image.shape)} any more{beyond} [{trouble}]"
         )
     setattr(repaired, _REPORTS, tuple(written))
     return repaired
