@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import timm
 import torch
+from timm.models._efficientnet_builder import decode_arch_def
 from timm.models.densenet import DenseNet
+from timm.models.efficientnet import EfficientNet
+from timm.models.regnet import RegNet, RegNetCfg
 from timm.models.resnet import Bottleneck, ResNet
 from timm.models.vgg import VGG
 from torch import Tensor, nn
@@ -25,7 +28,17 @@ def _densenet() -> nn.Module:
 
 def _vgg() -> nn.Module:
     cfg = [8, "M", 16, 16, "M", 32, "M"]  # a map of 7 pixels for an image of 56
-    return VGG(cfg, norm_layer=nn.BatchNorm2d, num_features=64, num_classes=10)
+    return VGG(cfg, norm_layer=nn.BatchNorm2d, mlp_ratio=0.02, num_classes=10)
+
+
+def _mobilenet() -> nn.Module:
+    blocks = ["ds_r1_k3_s1_c8", "ir_r2_k3_s2_e3_c12", "ir_r1_k3_s2_e3_c16", "ir_r1_k3_s2_e3_c24"]
+    stages = decode_arch_def([[block] for block in blocks])
+    return EfficientNet(stages, num_classes=10, num_features=64, act_layer=nn.ReLU6)
+
+
+def _regnet() -> nn.Module:
+    return RegNet(RegNetCfg(depth=6, w0=16, wa=20, wm=2, group_size=8), num_classes=10)
 
 
 def _named(name: str) -> Callable[[], nn.Module]:
@@ -36,10 +49,10 @@ def _named(name: str) -> Callable[[], nn.Module]:
 FAMILIES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "ResNet": (_named("test_resnet"), 64),
     "ResNeXt": (_resnext, 64),
-    "MobileNetV2": (_named("mobilenetv2_035"), 64),
+    "MobileNetV2": (_mobilenet, 64),
     "MobileNetV3": (_named("mobilenetv3_small_050"), 64),
     "EfficientNet": (_named("test_efficientnet"), 64),
-    "RegNet": (_named("regnetx_002"), 64),
+    "RegNet": (_regnet, 64),
     "ConvNeXt": (_named("test_convnext"), 64),
     "DenseNet": (_densenet, 64),
     "VGG": (_vgg, 56),
@@ -54,6 +67,8 @@ def calibrated(model: nn.Module, x: Tensor) -> nn.Module:
         for name, parameter in model.named_parameters():
             if name.endswith("gamma"):  # layer scale begins near zero
                 parameter.uniform_(0.5, 1)
+            elif "mlp.fc" in name and parameter.ndim > 1:  # and a narrow GELU is nearly linear
+                nn.init.kaiming_normal_(parameter)
         for norm in norms:  # and so does the last norm of many a residual branch
             norm.weight.uniform_(0.5, 1)
             norm.momentum = None  # statistics of exactly the batches seen

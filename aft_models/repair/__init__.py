@@ -35,7 +35,7 @@ from aft_models.repair.remedy import (
     register,
 )
 from aft_models.repair.scorer import untrained
-from aft_models.repair.survey import default_image, survey
+from aft_models.repair.survey import default_image, still_runs, survey
 from aft_models.repair.tips import TIPS
 from aft_models.repair.vote import VOTE
 
@@ -85,11 +85,24 @@ def repair(model: nn.Module, *remedies: str, image: Tensor | None = None) -> nn.
     done = reports(model)
     in_order([*(p for report in done for p in parse(report.remedy)), *prescriptions])
     repaired = copy.deepcopy(model)
-    seen = survey(repaired, default_image(repaired) if image is None else image)
+    image = default_image(repaired) if image is None else image
+    seen = survey(repaired, image)
     forward_pass = ForwardPass()
     written = [*done]
     for prescription in prescriptions:
-        written.append(prescription.carry_out(Patient(repaired, seen, forward_pass)))
+        patient = Patient(repaired, seen, forward_pass)
+        if not seen.ran:
+            patient.left_unseen(tuple(image.shape))
+        written.append(prescription.carry_out(patient))
+    trouble = still_runs(repaired, image) if seen.ran else None
+    if trouble is not None:
+        given = "+".join(map(str, prescriptions))
+        places = dict.fromkeys(f"{o.why} ({o.where})" for r in written for o in r.unchanged)
+        beyond = f", since no remedy reaches {'; '.join(places)}" if places else ""
+        raise AftModelsError(
+            f"{given} does not fit {type(model).__name__}: repaired, it does not run on an image "
+            f"of shape {tuple(image.shape)} any more{beyond} [{trouble}]"
+        )
     setattr(repaired, _REPORTS, tuple(written))
     return repaired
 

@@ -16,20 +16,18 @@ from torch import Tensor, nn
 from aft_models.layers.activation import chunk_images, in_chunks, phasewise_activation
 from aft_models.layers.norm import alias_free_layer_norm
 from aft_models.layers.pointwise import Pointwise, pointwise_of
+from aft_models.repair.activations import SMOOTH, is_activation
 from aft_models.repair.circular import make_circular
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, extend, window_of
 from aft_models.repair.patient import Patient
 from aft_models.repair.polyphase import covers_map
 from aft_models.repair.remedy import Number, Remedy
-from aft_models.repair.sampling import give_sampler, take
+from aft_models.repair.sampling import give_sampler, note_unreached, take
 from aft_models.repair.spectral import SpectralSampler
 from aft_models.repair.window import Window, map_size
 from aft_models.resample import alias_free_downsample, alias_free_upsample, cut_spectrum
 
 _NAME = "af"
-# Any other function, and a maximum, has a kink: it takes a finer grid to leave as little residue.
-_SMOOTH = (nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid, nn.Tanh, nn.Softsign)
-_SOFTMAXES = (nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin, nn.MultiheadAttention, nn.GLU)
 
 
 class FineActivation(Repaired):
@@ -127,14 +125,14 @@ def _apply(patient: Patient, up: int) -> None:
         window = window_of(module)
         if window is not None:
             _treat_window(patient, name, module, maximum, sampler)
-        elif _is_activation(module):
+        elif is_activation(module):
             if name in patient.survey.tokens:
                 patient.left(name, f"{type(module).__name__} of tokens, whose grid is not known")
                 continue
             kind = type(module)
             change_class(module, FineActivation, kind)
             assert isinstance(module, FineActivation)
-            module.up = up if isinstance(module, _SMOOTH) else up + 1
+            module.up = up if isinstance(module, SMOOTH) else up + 1
             module.channels_last = layouts.get(module, False)
             module.pointwise = pointwise_of(module)
             patient.changed(name, module, f"on a grid {module.up} times finer")
@@ -143,7 +141,8 @@ def _apply(patient: Patient, up: int) -> None:
             assert isinstance(module, WholeImageNorm)
             module.channels_last = "2d" not in type(module).__name__
             patient.changed(name, module, "one deviation for the whole image")
-    patient.left_strays("sampling", "activation")
+    note_unreached(patient)
+    patient.left_strays("activation")
 
 
 def _treat_window(
@@ -167,13 +166,6 @@ def _treat_window(
     elif window.strided and give_sampler(patient, name, module, sampler):
         what = f"{window.kernel}, stride {window.stride}: stride 1 and an ideal low-pass"
         patient.changed(name, module, what)
-
-
-def _is_activation(module: nn.Module) -> bool:
-    """Whether a module applies a function to each element by itself."""
-    home = type(module).__module__
-    known = home == "torch.nn.modules.activation" or home.startswith("timm.layers.activations")
-    return known and not isinstance(module, _SOFTMAXES)
 
 
 def _channels_last(model: nn.Module) -> dict[nn.Module, bool]:

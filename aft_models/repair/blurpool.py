@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from aft_models.repair.layer import SlidingLayer, extend, window_of
 from aft_models.repair.patient import Patient
 from aft_models.repair.remedy import Number, Remedy
-from aft_models.repair.sampling import give_sampler
+from aft_models.repair.sampling import give_sampler, note_unreached
 from aft_models.repair.window import Margins, Window, map_size
 
 
@@ -100,7 +100,7 @@ def _apply(patient: Patient, taps: int) -> None:
         if window is not None and window.strided and give_sampler(patient, name, module, sampler):
             what = f"{window.kernel}, stride {window.stride}: stride 1 and a filter of {taps} taps"
             patient.changed(name, module, what)
-    patient.left_strays("sampling")
+    note_unreached(patient)
 
 
 BLURPOOL = Remedy(

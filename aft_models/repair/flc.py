@@ -9,7 +9,7 @@ from __future__ import annotations
 from aft_models.repair.layer import window_of
 from aft_models.repair.patient import Patient
 from aft_models.repair.remedy import Remedy
-from aft_models.repair.sampling import give_sampler
+from aft_models.repair.sampling import give_sampler, note_unreached
 from aft_models.repair.spectral import SpectralSampler
 
 
@@ -20,7 +20,7 @@ def _apply(patient: Patient, _: int) -> None:
         if window is not None and window.strided and give_sampler(patient, name, module, sampler):
             what = f"{window.kernel}, stride {window.stride}: stride 1 and an ideal low-pass"
             patient.changed(name, module, what)
-    patient.left_strays("sampling")
+    note_unreached(patient)
 
 
 FLC = Remedy(

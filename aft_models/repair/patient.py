@@ -60,6 +60,13 @@ class Patient:
         """Notes an obstacle."""
         self.obstacles.append(Obstacle(where, why))
 
+    def left_unseen(self, shape: tuple[int, ...]) -> None:
+        """Notes that the model could not be watched."""
+        self.left(
+            "the model's own code",
+            f"unseen, since the model does not take an image of shape {shape}: pass image=...",
+        )
+
     def left_strays(self, *kinds: str) -> None:
         """Notes the operations of these kinds that the model's own code carries out."""
         for stray in self.survey.strays:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of
 from aft_models.repair.patient import Patient
 from aft_models.repair.phases import ForwardPass, Phase, roll_each
-from aft_models.repair.sampling import give_sampler
+from aft_models.repair.sampling import give_sampler, note_unreached
 from aft_models.repair.window import Pair, Window, map_size
 from aft_models.resample import working_dtype
 
@@ -151,7 +151,7 @@ def install(patient: Patient, sampler: PolyphaseSampler, what: str) -> None:
                 patient.left(name, f"{module.mode} up-sampling mixes pixels across the border")
     patient.model.register_forward_pre_hook(patient.forward_pass)
     patient.model.register_forward_hook(patient.forward_pass)
-    patient.left_strays("sampling")
+    note_unreached(patient)
 
 
 def choosers(patient: Patient) -> dict[SlidingLayer, int]:

@@ -54,7 +54,7 @@ def scorer_of(layer: SlidingLayer) -> Scorer | None:
 def fit_scorers(patient: Patient, kind: Callable[[int], Scorer]) -> None:
     """Adds a scorer to each layer that will have to choose."""
     like = next(patient.model.parameters(), torch.zeros(()))
-    if patient.survey.image is None:
+    if not patient.survey.ran:
         raise AftModelsError(
             "a learned remedy must see the model run once: pass an image that it takes, as in "
             "repair(model, ..., image=torch.zeros(1, 3, 224, 224))"

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from timm.layers import BlurPool2d
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from aft_models.repair.activations import is_activation
 from aft_models.repair.window import Pair, read_window
 
 _POOLING = {"max_pool2d", "avg_pool2d", "lp_pool2d", "fractional_max_pool2d", "conv2d"}
@@ -54,7 +54,7 @@ class Survey:
     calls: tuple[Call, ...]  # in order
     tokens: frozenset[str]  # layers that are given tokens (B, N, C) instead of maps
     strays: tuple[Stray, ...]
-    image: tuple[int, ...] | None  # shape of the image; None when the model could not be run on it
+    ran: bool  # whether the model takes such an image; else nothing is known
 
     def sizes(self, name: str) -> list[Pair]:
         """The maps that a layer is given."""
@@ -66,10 +66,23 @@ def default_image(model: nn.Module) -> Tensor:
     config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
     shape = tuple(config.get("input_size") or (first.in_channels if first else 3, 224, 224))
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)  # timm's transformers
+    shape = shape if size is None else (shape[0], *size)
     like = next(model.parameters(), torch.zeros(()))
     generator = torch.Generator().manual_seed(0)
     image = torch.randn(1, *shape, generator=generator)
     return image.to(device=like.device, dtype=like.dtype)
+
+
+@torch.no_grad()
+def still_runs(model: nn.Module, image: Tensor) -> str | None:
+    """None, or why a model does not take an image."""
+    try:
+        with _evaluating(model):
+            model(image)
+    except Exception as error:  # whatever a model's own code may raise
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return None
 
 
 @torch.no_grad()
@@ -102,20 +115,18 @@ def survey(model: nn.Module, image: Tensor) -> Survey:
         with _evaluating(model), watch:
             model(image)
     except Exception:  # whatever it takes, it is not this image
-        return Survey((), frozenset(), (), None)
+        return Survey((), frozenset(), (), ran=False)
     finally:
         for handle in handles:
             handle.remove()
-    return Survey(
-        tuple(calls), frozenset(tokens), tuple(dict.fromkeys(watch.strays)), tuple(image.shape)
-    )
+    return Survey(tuple(calls), frozenset(tokens), tuple(dict.fromkeys(watch.strays)), ran=True)
 
 
 def _is_layer(module: nn.Module) -> bool:
     """Whether what happens inside a module is the module's affair."""
-    leaf = next(module.children(), None) is None
-    own = type(module).__module__.startswith(("torch.nn.", "timm.layers."))
-    return (leaf and (own or read_window(module) is not None)) or isinstance(module, BlurPool2d)
+    if is_activation(module) or read_window(module) is not None:
+        return True
+    return next(module.children(), None) is None and type(module).__module__.startswith("torch.nn.")
 
 
 @contextmanager

@@ -26,3 +26,16 @@ def test_polyphase_sampling_ignores_whole_pixels(family: str, remedy: str) -> No
     repaired = calibrated(repair(model, "circular", remedy, image=x[:1]), x)
     assert max(changes(repaired, x, WHOLE)) < 1e-6
     assert max(changes(calibrated(model, x), x, WHOLE)) > 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_alias_free_networks_hardly_see_half_a_pixel(family: str) -> None:
+    torch.manual_seed(0)
+    build, side = FAMILIES[family]
+    side = side if family == "VGG" else 2 * side  # its head wants a map of 7 pixels
+    model, x = build().double(), scene(side, side, count=4)
+    halves = [(0.5, 0), (0, 0.5), (0.5, 0.5)]
+    before = changes(calibrated(model, x), x, halves)
+    torch.manual_seed(0)
+    after = changes(calibrated(repair(model, "af", image=x[:1]), x), x, halves)
+    assert all(20 * b <= a for a, b in zip(before, after, strict=True))

@@ -547,6 +547,12 @@ def test_anchor_makes_patches_begin_in_the_same_place() -> None:
 # What surgery cannot reach
 
 
+def test_layers_that_sub_sample_by_no_window_are_told() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.PixelUnshuffle(2), nn.AdaptiveMaxPool2d(1))
+    report = reports(repair(model, "aps"))[0]
+    assert [obstacle.where for obstacle in report.unchanged] == ["1"]
+
+
 class Functional(nn.Module):
     """Sub-samples, pads and activates in its own code."""
 
@@ -649,8 +655,34 @@ def test_images_that_do_not_fit_are_told() -> None:
         anchored(torch.zeros(1, 3, 30, 32, dtype=torch.float64))
     with pytest.raises(AftModelsError, match="canonical moves images: expected a floating-point"):
         repair(Residual(), "canonical")(torch.zeros(3, 8, 8))
-    with pytest.raises(AftModelsError, match="vote averages probabilities"):
-        repair(nn.Sequential(nn.Conv2d(3, 4, 1)), "vote")(torch.zeros(1, 3, 8, 8))
+    with pytest.raises(AftModelsError, match="vote does not fit Sequential: repaired, it does not"):
+        repair(nn.Sequential(nn.Conv2d(3, 4, 1)), "vote")
+
+
+def test_a_head_that_a_remedy_makes_too_small_is_told() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, stride=2), nn.Flatten(), nn.Linear(4 * 9, 2)
+    )  # 8 pixels give 3, and 4 on a torus
+    with pytest.raises(AftModelsError, match="circular does not fit Sequential: repaired, it does"):
+        repair(model, "circular", image=torch.zeros(1, 3, 8, 8))
+
+
+def test_own_code_that_no_longer_fits_is_told() -> None:
+    class Padded(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return self[0](F.pad(x, (0, 1, 0, 1))) + self[1](x)  # 2 x 2 windows beside 3 x 3
+
+    model = Padded(nn.Conv2d(3, 4, 2), nn.Conv2d(3, 4, 3, padding=1))
+    with pytest.raises(
+        AftModelsError, match=r"since no remedy reaches pad in the model's own code"
+    ):
+        repair(model, "circular")
+
+
+def test_a_model_that_could_not_be_watched_is_told() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Flatten(), nn.Linear(4 * 16, 2))
+    unchanged = reports(repair(model, "aps"))[0].unchanged
+    assert "does not take an image of shape (1, 3, 224, 224)" in unchanged[0].why
 
 
 def test_learned_remedies_need_to_see_the_model_run() -> None:

@@ -1,0 +1,203 @@
+"""Every convolutional family of timm with ``circular+aps``: exact, or why not.
+
+    python benchmarks/repair_sweep.py                   # the table of docs/repair.md
+    python benchmarks/repair_sweep.py resnet10t vgg11   # some models
+
+Small members stand for each module of ``timm.models`` that holds convolutional networks: those
+without attention and without a positional encoding. Weights are random, in float64; batch norms
+know the statistics of the images; no residual branch is switched off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import re
+from dataclasses import dataclass
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from aft_models import AftModelsError, repair
+from aft_models.layers import fractional_shift
+from aft_models.repair import reports
+
+SHIFTS = [(1, 0), (3, 2), (-5, 7)]
+EXACT = 1e-6  # relative change of the logits
+
+# Small members of each module of timm.models.
+MEMBERS = {
+    "byobnet": ["mobileone_s0", "gernet_s", "repvgg_a0", "resnet26t"],
+    "convmixer": ["convmixer_768_32"],
+    "convnext": ["convnext_atto", "convnextv2_atto", "convnext_atto_ols"],
+    "cspnet": ["cspresnet50", "darknet17", "cs3darknet_focus_s", "cs3darknet_s"],
+    "densenet": ["densenet121", "densenetblur121d"],
+    "dla": ["dla46_c", "dla60_res2net"],
+    "dpn": ["dpn48b"],
+    "efficientnet": [
+        "efficientnet_lite0", "tf_efficientnet_b0", "mobilenetv2_035", "mobilenetv1_100",
+        "mnasnet_small", "tf_mixnet_s", "fbnetc_100", "tinynet_e",
+    ],
+    "fasternet": ["fasternet_t0"],
+    "fastvit": ["fastvit_t8"],
+    "focalnet": ["focalnet_tiny_srf"],
+    "ghostnet": ["ghostnet_050", "ghostnetv2_100"],
+    "hardcorenas": ["hardcorenas_a"],
+    "hgnet": ["hgnet_tiny", "hgnetv2_b0"],
+    "hrnet": ["hrnet_w18_small"],
+    "inception_next": ["inception_next_atto"],
+    "inception_resnet_v2": ["inception_resnet_v2"],
+    "inception_v3": ["inception_v3"],
+    "inception_v4": ["inception_v4"],
+    "lcnetv2": ["lcnetv2_small"],
+    "mambaout": ["mambaout_femto"],
+    "metaformer": ["poolformer_s12", "convformer_s18"],
+    "mobilenetv3": [
+        "mobilenetv3_small_050", "tf_mobilenetv3_small_minimal_100", "lcnet_035", "fbnetv3_b",
+        "mobilenetv4_conv_small_035", "mobilenetv4_conv_blur_medium",
+    ],
+    "nasnet": ["nasnetalarge"],
+    "nfnet": ["nf_regnet_b0", "nf_resnet26", "nfnet_l0", "dm_nfnet_f0"],
+    "pnasnet": ["pnasnet5large"],
+    "rdnet": ["rdnet_tiny"],
+    "regnet": ["regnetx_002", "regnety_002", "regnetz_005"],
+    "repghost": ["repghostnet_050"],
+    "repvit": ["repvit_m0_9"],
+    "res2net": ["res2net50_48w_2s"],
+    "resnest": ["resnest14d"],
+    "resnet": ["resnet10t", "resnet18", "resnet18d", "resnext26ts", "resnetblur18", "resnetaa34d"],
+    "resnetv2": ["resnetv2_18", "resnetv2_50d_gn", "resnetv2_50x1_bit"],
+    "rexnet": ["rexnet_100"],
+    "selecsls": ["selecsls42b"],
+    "senet": ["legacy_seresnet18"],
+    "sknet": ["skresnet18"],
+    "starnet": ["starnet_s050"],
+    "tresnet": ["tresnet_m"],
+    "vgg": ["vgg11_bn"],
+    "vovnet": ["ese_vovnet19b_slim_dw", "vovnet39a"],
+    "xception": ["legacy_xception"],
+    "xception_aligned": ["xception41"],
+}  # fmt: skip
+# Sides of the images, in pixels, that the total stride divides.
+SIDE = 64
+SIDES = {
+    "convmixer_768_32": 56,
+    "inception_v3": 128,
+    "inception_v4": 128,
+    "inception_resnet_v2": 128,
+    "vgg11_bn": 224,
+}
+
+# Why a model is not exact, where its report does not say so by itself.
+REASONS: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one family."""
+
+    family: str  # module of timm.models
+    model: str
+    layers: int  # changed by aps
+    before: float  # largest relative change of the logits
+    after: float | None  # None where the repaired model does not run
+    reason: str  # why it is not exact; empty where it is
+
+    @property
+    def exact(self) -> bool:
+        """Whether whole pixels change nothing."""
+        return self.after is not None and self.after < EXACT
+
+
+def scene(side: int, count: int = 2) -> Tensor:
+    """Images with the falling spectrum of photographs."""
+    white = torch.randn(count, 3, side, side, dtype=torch.float64)
+    f = torch.hypot(
+        torch.fft.fftfreq(side, dtype=torch.float64)[:, None],
+        torch.fft.rfftfreq(side, dtype=torch.float64),
+    )
+    x = torch.fft.irfft2(torch.fft.rfft2(white) / (0.02 + f), s=(side, side))
+    return x / x.std()
+
+
+@torch.no_grad()
+def calibrate(model: nn.Module, x: Tensor) -> nn.Module:
+    """Batch norms that know the statistics of ``x``, and residual branches that are switched on."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    for name, parameter in model.named_parameters():
+        if re.search(r"gamma|layer_scale|\.ls\d|skipinit_gain", name):
+            parameter.uniform_(0.5, 1)
+    for norm in norms:
+        if norm.affine:
+            norm.weight.uniform_(0.5, 1)
+        norm.momentum = None
+        norm.reset_running_stats()
+    model.train()(x)
+    return model.eval()
+
+
+@torch.no_grad()
+def largest_change(model: nn.Module, x: Tensor) -> float:
+    """Of the logits, relative, over the shifts."""
+    still = model(x)
+    moved = [model(fractional_shift(x, *shift)) for shift in SHIFTS]
+    return max(float((y - still).norm() / still.norm()) for y in moved)
+
+
+def examine(family: str, name: str) -> Verdict:
+    """Repairs a model and measures it."""
+    torch.manual_seed(0)
+    model: nn.Module = timm.create_model(name, num_classes=10).double()
+    side = SIDES.get(name, SIDE)
+    x = scene(side)
+    before = largest_change(calibrate(copy.deepcopy(model), x), x)
+    try:
+        repaired = repair(model, "circular", "aps", image=x[:1])
+    except AftModelsError as error:
+        return Verdict(family, name, 0, before, None, str(error))
+    notes = reports(repaired)
+    layers = len(notes[1].changed)
+    try:
+        after = largest_change(calibrate(repaired, x), x)
+    except (RuntimeError, AftModelsError) as error:
+        message = str(error).splitlines()[0]
+        return Verdict(family, name, layers, before, None, REASONS.get(name, message))
+    reason = ""
+    if after >= EXACT:
+        places = [f"{o.why} ({o.where})" for note in notes for o in note.unchanged]
+        reason = REASONS.get(name) or "; ".join(dict.fromkeys(places)) or "unknown"
+    return Verdict(family, name, layers, before, after, reason)
+
+
+def main() -> None:
+    """Examines the models and prints a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", help="names of timm; those of the table by default")
+    wanted = parser.parse_args().models
+    print("| module of timm | model | layers | change before | after | why |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    verdicts = []
+    for family, names in MEMBERS.items():
+        for name in names:
+            if wanted and name not in wanted:
+                continue
+            verdict = examine(family, name)
+            verdicts.append(verdict)
+            after = "fails" if verdict.after is None else f"{verdict.after:.0e}"
+            print(
+                f"| {family} | `{name}` | {verdict.layers} | {verdict.before:.2f} | {after} "
+                f"| {verdict.reason} |",
+                flush=True,
+            )
+    families = {v.family for v in verdicts}
+    unexact = {v.family for v in verdicts if not v.exact}
+    exact = sum(v.exact for v in verdicts)
+    print(
+        f"\n{exact} of {len(verdicts)} models are exact, and so are all those of "
+        f"{len(families - unexact)} of {len(families)} families."
+    )
+
+
+if __name__ == "__main__":
+    main()
