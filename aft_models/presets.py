@@ -18,6 +18,8 @@ from aft_models.errors import AftModelsError, unknown
 from aft_models.weights import BUNDLED, list_weights, weights_card
 from aft_models.xcit import XCiT, XCiTConfig
 
+CROP_PCT = 224 / 256  # of a resized image: the paper's centre crop
+
 _SIZES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     # Small enough to train on a laptop's processor: 0.4 M parameters on an 8 x 8 grid of tokens.
     "pico_6": ({"dim": 64, "depth": 6, "num_heads": 4}, (4, 8)),
@@ -107,7 +109,7 @@ def _default_cfg(config: XCiTConfig) -> dict[str, Any]:
         "num_classes": 1000,
         "input_size": (3, side, side),
         "pool_size": None,
-        "crop_pct": 224 / 256 if side == 224 else 1.0,
+        "crop_pct": CROP_PCT if side == 224 else 1.0,
         "interpolation": "bicubic",
         "mean": IMAGENET_DEFAULT_MEAN,
         "std": IMAGENET_DEFAULT_STD,

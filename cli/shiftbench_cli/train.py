@@ -32,10 +32,10 @@ from shiftbench.models.checkpoint import read_state_dict
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import choose_device
 from shiftbench.run.processes import Group
+from shiftbench.run.training_data import Inputs, Scores, images_of
 from shiftbench.statistics import wilson
 from shiftbench_cli import render
 from shiftbench_cli.processes import SharedCommand, share
-from shiftbench_cli.training_data import Inputs, Scores, images_of
 
 LINE_SECONDS = 10.0  # between two lines of progress
 

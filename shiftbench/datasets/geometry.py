@@ -19,6 +19,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as transforms
 
+from aft_models.presets import CROP_PCT
 from shiftbench.errors import UsageError
 from shiftbench.registry import unknown_name
 
@@ -29,7 +30,7 @@ Pixels = NDArray[np.uint8]  # (H, W, 3)
 Pad = Literal["none", "reflect", "zeros"]
 CropMode = Literal["center", "squash", "border"]  # timm's words
 
-PAPER_RATIO = 256 / 224  # the resize of the paper and of most ImageNet evaluations
+PAPER_RATIO = 1 / CROP_PCT  # 256 / 224: the resize of the paper and of most evaluations
 
 INTERPOLATIONS = {mode.value: mode for mode in InterpolationMode}
 

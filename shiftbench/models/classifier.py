@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aft_models.presets import CROP_PCT
 from aft_models.weights import state_dict_digest
 from shiftbench.errors import ModelError
 
@@ -26,7 +27,7 @@ class Preprocessing:
     interpolation: str = "bicubic"  # nearest, bilinear, bicubic, lanczos, ...
     # The model's own recipe, used only when it is asked for: the part of the resized image that the
     # view keeps, and what the resize does to it (geometry.CropMode).
-    crop_pct: float = 224 / 256
+    crop_pct: float = CROP_PCT
     crop_mode: str = "center"
     canvas: int | None = None  # to what weights for finished images (CIFAR) had them enlarged
 

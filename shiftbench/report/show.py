@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from shiftbench.datasets.geometry import Geometry
+from shiftbench.datasets.geometry import PAPER_RATIO, Geometry
 from shiftbench.datasets.images import read_image
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
@@ -65,7 +65,7 @@ def load_canvas(path: Path, *, view: int, margin: int) -> Tensor:
 
     The shorter side is resized to view * 256 / 224, then the middle is taken.
     """
-    geometry = Geometry(view, round(view * 256 / 224), margin, interpolation="bicubic")
+    geometry = Geometry(view, round(view * PAPER_RATIO), margin, interpolation="bicubic")
     if geometry.side > geometry.resize:
         raise UsageError(
             f"a view of {view} px leaves {(geometry.resize - view) // 2} px on each side, the "
