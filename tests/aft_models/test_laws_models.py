@@ -5,13 +5,12 @@ Random weights, batch norms in evaluation mode with statistics of the image itse
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 import torch
+from shifted_models import changes, scene
 from torch import Tensor, nn
 
-from aft_models import create_xcit, reference
+from aft_models import create_xcit
 from aft_models.layers import fractional_shift
 
 SHIFTS = [(1, 0), (0, 3), (5, 7), (0.5, 0), (0.5, 0.5)]
@@ -20,16 +19,6 @@ SHIFTS = [(1, 0), (0, 3), (5, 7), (0.5, 0), (0.5, 0.5)]
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
-
-
-def scene(height: int, width: int, count: int = 2) -> Tensor:
-    """Images with the falling spectrum of photographs and nothing at the Nyquist frequency."""
-    white = torch.randn(count, 3, height, width, dtype=torch.float64)
-    rows = torch.fft.fftfreq(height, dtype=torch.float64)[:, None]
-    columns = torch.fft.rfftfreq(width, dtype=torch.float64)
-    falling = 1 / (0.02 + torch.hypot(rows, columns))
-    x = torch.fft.irfft2(torch.fft.rfft2(white) * falling, s=(height, width))
-    return reference.fft_downsample(x / x.std(), (height, width))
 
 
 def calibrated(name: str, x: Tensor, **switches: object) -> nn.Module:
@@ -45,16 +34,6 @@ def calibrated(name: str, x: Tensor, **switches: object) -> nn.Module:
                 parameter.mul_(2)
         model.train()(x)
     return model.eval()
-
-
-@torch.no_grad()
-def changes(model: nn.Module, x: Tensor, shifts: Iterable[tuple[float, float]]) -> list[float]:
-    """Relative change of the logits under each shift."""
-    still = model(x)
-    return [
-        float((model(fractional_shift(x, *shift)) - still).norm() / still.norm())
-        for shift in shifts
-    ]
 
 
 EVERY_PIXEL = [(1, 0), (0, 1), (3, 2), (-5, 7), (2, 2), (13, -1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from repair_cases import FAMILIES, calibrated
-from test_laws_models import changes, scene
+from shifted_models import changes, scene
 from torch import Tensor, nn
 
 from aft_models import repair

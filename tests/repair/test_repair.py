@@ -12,7 +12,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from repair_cases import calibrated
-from test_laws_models import changes, scene
+from shifted_models import changes, scene
 from timm.layers import BlurPool2d, StdConv2d, create_conv2d, create_pool2d
 from timm.layers.std_conv import ScaledStdConv2dSame
 from torch import Tensor, nn
