@@ -20,7 +20,7 @@ from shiftbench.measure.layer_report import LayerReport, breakers, to_frame, unj
 from shiftbench.models import load_model
 from shiftbench.report.depth import depth_figure
 from shiftbench.report.plots import ENDINGS, save_figure
-from shiftbench_cli import render
+from shiftbench_cli import options, render
 
 OUTPUTS = {".csv": "csv", **ENDINGS}
 NAMED = 3  # layers that are named of those that could not be judged
@@ -59,6 +59,7 @@ def _offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     type=click.Path(path_type=Path),
     help="Every layer as .csv, or error along the depth as .png, .pdf or .svg.",
 )
+@options.plugins
 def command(
     models: tuple[str, ...],
     checkpoint: Path | None,

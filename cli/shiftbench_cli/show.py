@@ -31,6 +31,7 @@ _DEFAULTS = ", ".join(f"{name}={o.dy:g},{o.dx:g}" for name, o in DEFAULT_OFFSETS
     show_default=True,
     help="Side of the view a model would see, in pixels.",
 )
+@options.plugins
 def command(image: Path, output: Path, offsets: tuple[str, ...], size: int) -> None:
     """Draw IMAGE under each kind of shift.
 

@@ -34,7 +34,7 @@ from shiftbench.run.engine import choose_device
 from shiftbench.run.processes import Group
 from shiftbench.run.training_data import Inputs, Scores, images_of
 from shiftbench.statistics import wilson
-from shiftbench_cli import render
+from shiftbench_cli import options, render
 from shiftbench_cli.processes import SharedCommand, share
 
 LINE_SECONDS = 10.0  # between two lines of progress
@@ -134,6 +134,7 @@ class Request:
     help="What stdout gets.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@options.plugins
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
     """Train or fine-tune a bundled model with a named recipe.
