@@ -16,10 +16,10 @@ from shiftbench.datasets.canvases import canvases
 from shiftbench.datasets.geometry import geometry_for, normalise
 from shiftbench.datasets.labels import relabelled
 from shiftbench.errors import UsageError
-from shiftbench.measure.treatments import Treatment, treat
 from shiftbench.models import load_model
 from shiftbench.models.classifier import LogitsOnly
 from shiftbench.models.repaired import split_remedies
+from shiftbench.models.treatments import Treatment, treat
 from shiftbench.statistics import wilson
 from shiftbench_cli import options, render
 
