@@ -120,5 +120,5 @@ def _load(request: Request) -> Noise:
 DATA_SOURCES.register("noise", Source("noise", "twenty images of noise", _load))
 FORMATS.register(
     "names",
-    Format((".names",), lambda tables, _: "".join(c.name + "\n" for c in tables[0].columns)),
+    Format((".names",), lambda board: "".join(c.name + "\n" for c in board.tables[0].columns)),
 )

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+_SOURCE_TREE = Path(__file__).resolve().parents[2]
 
 
 def records(command: Command) -> Command:
@@ -33,6 +34,21 @@ def printed(command: Command) -> Command:
         show_default=True,
         help="What stdout gets.",
     )(command)
+
+
+def paper(command: Command) -> Command:
+    """The folder of published figures, as `paper`; `paper_folder` knows the default."""
+    return click.option(
+        "--paper",
+        type=click.Path(path_type=Path),
+        help="Folder of the published figures. Default: results/paper, here or in the source tree.",
+    )(command)
+
+
+def paper_folder(given: Path | None) -> Path:
+    """Where the published figures are."""
+    here = Path("results/paper")
+    return given or (here if here.is_dir() else _SOURCE_TREE / here)
 
 
 def picture(default: str) -> Callable[[Command], Command]:

@@ -411,3 +411,13 @@ def test_mistakes_are_one_clear_sentence(tmp_path: Path):
         read_records([runs])
     (record.folder / "record.json").write_text("{")
     assert "cannot read the record" in error(runs)
+
+
+def test_the_page_sets_the_papers_apart_wherever_it_is_made(tmp_path: Path):
+    write_record(tmp_path / "runs", "a", broken={"crop": spread(10, [1])})
+    out = tmp_path / "board.html"
+    assert run(tmp_path / "runs", "-o", out).exit_code == 0
+    assert '"published":[{"data":"imagenet","tables":[{"source":"Alias-Free ViT' in out.read_text()
+    (tmp_path / "empty").mkdir()
+    failed = run(tmp_path / "runs", "-o", out, "--paper", tmp_path / "empty")
+    assert "no published figures in" in str(failed.exception)

@@ -21,8 +21,9 @@ from shiftbench.records.choose import load_records
 from shiftbench.records.record import MetricInfo, Record
 from shiftbench.records.verify import save_verification
 from shiftbench.report.formats import FORMATS
-from shiftbench.report.formats.base import marked
-from shiftbench.report.formats.page import Published, payload, render_page
+from shiftbench.report.formats.base import Board, marked
+from shiftbench.report.formats.page import payload, render_page
+from shiftbench.report.published import Published
 from shiftbench.report.table import STANDARD, Measured, build_tables
 from shiftbench.scores import ScoreName, Scores
 from shiftbench.statistics import Score
@@ -56,7 +57,8 @@ def embedded(html: str) -> dict[str, Any]:
 
 def test_the_page_is_a_format_with_its_endings():
     assert FORMATS.get("html").endings == (".html", ".htm")
-    assert FORMATS.get("html").render(build_tables([make_record()]), False).startswith("<!doctype")
+    board = Board(build_tables([make_record()]), intervals=False)
+    assert FORMATS.get("html").render(board).startswith("<!doctype")
 
 
 def test_the_page_loads_nothing_and_a_record_cannot_end_its_script():
