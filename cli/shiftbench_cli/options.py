@@ -63,6 +63,26 @@ def picture(default: str) -> Callable[[Command], Command]:
     )
 
 
+def logs(command: Command) -> Command:
+    """Where numbers go besides our own files, as `logs`; refused here if not installed."""
+
+    def check(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> Any:
+        if names:
+            from shiftbench.logs import require_logs
+
+            require_logs(names)
+        return names
+
+    return click.option(
+        "--log",
+        "logs",
+        multiple=True,
+        metavar="tensorboard|wandb",
+        callback=check,
+        help="Send the numbers there too; repeatable.",
+    )(command)
+
+
 def plugins(command: Command) -> Command:
     """Files to import before anything else; installed plug-ins are imported too."""
 

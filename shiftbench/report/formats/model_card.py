@@ -25,19 +25,13 @@ def to_model_card(tables: Sequence[Table]) -> str:
                 for column in columns
                 if isinstance(cell := row.cells[column.name], Measured)
             ]
-            result = {"task": TASK, "dataset": _dataset(row.record), "metrics": metrics}
+            result = {"task": dict(TASK), "dataset": _dataset(row.record), "metrics": metrics}
             entries.setdefault(row.record.model.name, []).append(result)
     index = [{"name": name, "results": results} for name, results in entries.items()]
-    return yaml.dump(
-        {"model-index": index}, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=1000
+    text: str = yaml.safe_dump(
+        {"model-index": index}, sort_keys=False, allow_unicode=True, width=1000
     )
-
-
-class _Plain(yaml.SafeDumper):
-    """Writes what stands twice twice: a card with anchors is hard to edit."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+    return text
 
 
 def _dataset(record: Record) -> dict[str, Any]:
