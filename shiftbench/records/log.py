@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from shiftbench.logs import open_logs
@@ -17,7 +17,7 @@ def log_record(record: Record, logs: Sequence[str], folder: Path) -> None:
         steps.setdefault(name.radius or 0, {})[name.stem] = score.value
     about = {
         "model": asdict(record.model),
-        "data": asdict(record.data),
+        "data": asdict(replace(record.data, classes=())),
         "settings": dict(record.settings),
     }
     with open_logs(logs, folder, record.model.name, about) as write:

@@ -56,6 +56,11 @@ class DataInfo:
     geometry: Mapping[str, Any]  # resize, view, margin, crop, pad, interpolation
     labels: str = ""  # digest of every key and label of the split
     skipped: int = 0  # unreadable files left out because the user allowed it
+    classes: tuple[str, ...] = ()  # what each class is called, by index; empty where unknown
+
+    def class_name(self, index: int) -> str:
+        """What people call a class: its name, or its index where that is all there is."""
+        return self.classes[index] if 0 <= index < len(self.classes) else str(index)
 
 
 @dataclass(frozen=True)
@@ -203,6 +208,7 @@ def record_from_json(content: Any, *, where: str) -> Record:
         raise RecordError(f"{where} is not a whole record of schema {schema}: {error!r}") from error
     record = _build(Record, content, where)
     model = _build(ModelInfo, record.model, f"{where}: model")
+    data = _build(DataInfo, record.data, f"{where}: data")
     try:
         scores = Scores.from_json(content["scores"])
     except (ValueError, TypeError) as error:
@@ -210,7 +216,7 @@ def record_from_json(content: Any, *, where: str) -> Record:
     return replace(
         record,
         model=replace(model, mean=tuple(model.mean), std=tuple(model.std)),
-        data=_build(DataInfo, record.data, f"{where}: data"),
+        data=replace(data, classes=tuple(data.classes)),
         metrics={k: _metric(v, f"{where}: metrics.{k}") for k, v in record.metrics.items()},
         scores=scores,
         maps={

@@ -11,6 +11,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ class Verification:
     record: str  # sha256 of the record.json that was verified
     images: int  # measured again
     date: str  # ISO 8601, UTC
+    version: str  # of the shiftbench that measured them
 
 
 def contradictions(record: Record) -> list[str]:
@@ -121,7 +123,7 @@ def save_verification(record: Record, images: int) -> None:
     """Leaves a note beside a record that some of its images were measured again."""
     assert record.folder is not None
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    note = Verification(_digest(record.folder), images, date)
+    note = Verification(_digest(record.folder), images, date, version("shiftbench"))
     text = json.dumps(asdict(note), indent=2) + "\n"
     write_atomic(record.folder / VERIFIED_FILE, text.encode())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,7 @@ def test_a_note_of_verification_belongs_to_one_version_of_a_record(record: Recor
     note = read_verification(record)
     assert note is not None
     assert note.images == 6
+    assert note.version == version("shiftbench")
     assert read_verification(edit_record(record, widen_interval)) is None
 
 

@@ -208,6 +208,7 @@ def test_a_finished_run_is_not_repeated_and_never_mixed(
     again = run(classifier, dataset, settings, store, execution=CPU)
     assert again.reused
     assert again.record == first.record
+    assert first.record.data.classes == tuple(dataset.class_names)
     assert model.largest == 0
     with pytest.raises(RecordError, match=r"settings\.seed was 0, is 1.*--fresh"):
         run(classifier, dataset, replace(settings, seed=1), store, execution=CPU)
