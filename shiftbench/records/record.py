@@ -28,6 +28,7 @@ from shiftbench.statistics import Score
 SCHEMA = 2
 RECORD_FILE = "record.json"
 SAMPLES_FILE = "samples.parquet"
+VERIFIED_FILE = "verified.json"  # a note that images were measured again: see `verify`
 KEY = "key"  # column of the samples that names the image
 
 
@@ -240,6 +241,7 @@ class ResultStore:
         """Writes a record and its samples; the samples first, so that a record is always whole."""
         folder = self.folder(record.model.name, record.data.name)
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / VERIFIED_FILE).unlink(missing_ok=True)  # it was of what is overwritten here
         write_atomic(folder / SAMPLES_FILE, samples.to_parquet(index=False))
         text = json.dumps(record.to_json(), indent=2, allow_nan=False)
         write_atomic(folder / RECORD_FILE, (text + "\n").encode())

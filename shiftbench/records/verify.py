@@ -21,11 +21,17 @@ from shiftbench.errors import RecordError
 from shiftbench.files import write_atomic
 from shiftbench.measure.metric import NEAR_TIE, Metric
 from shiftbench.measure.metrics import score_rows
-from shiftbench.records.record import KEY, RECORD_FILE, MetricInfo, Record, images_digest
+from shiftbench.records.record import (
+    KEY,
+    RECORD_FILE,
+    VERIFIED_FILE,
+    MetricInfo,
+    Record,
+    images_digest,
+)
 from shiftbench.scores import Scores
 from shiftbench.statistics import Score
 
-VERIFIED_FILE = "verified.json"
 TOLERANCE = 1e-9  # of a score computed again from the same rows
 CHANGE_TOLERANCE = 1e-3  # of an outcome that is no answer, measured again on other batches
 

@@ -46,7 +46,7 @@ def _alias_free(folder: Path) -> Iterator[Published]:
         if not (folder / f"{name}.csv").is_file():
             continue
         table = TABLES.get(name)
-        source = f"{ALIAS_FREE}, {table.place}. {table.about}"
+        source = f"{ALIAS_FREE}, {table.place}: {table.about}"
         for claim in read_claims(name, folder):
             if claim.published is not None:
                 head = _head(claim.score)
@@ -60,7 +60,7 @@ def _antialiased(folder: Path) -> Iterator[Published]:
         return
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    source = f"{ANTIALIASED}. Networks of torchvision, plain and with blur pooling of 4 taps"
+    source = f"{ANTIALIASED}: networks of torchvision, plain and with blur pooling of 4 taps"
     for row in rows:
         model = row["model"] if row["variant"] == "baseline" else f"{row['model']} {row['variant']}"
         for score in (ACCURACY, ScoreName("consistency", "crop")):

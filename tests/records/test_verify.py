@@ -177,6 +177,9 @@ def test_a_note_of_verification_belongs_to_one_version_of_a_record(record: Recor
     assert note.images == 6
     assert note.version == version("shiftbench")
     assert read_verification(edit_record(record, widen_interval)) is None
+    assert record.folder is not None
+    ResultStore(record.folder.parent).write(record, record.samples())
+    assert not (record.folder / "verified.json").exists()
 
 
 def test_the_command_says_so_and_exits_with_1(

@@ -327,8 +327,10 @@ def test_the_readme_shows_the_records_of_this_repository():
     readme, runs = ROOT / "README.md", ROOT / "results" / "records"
     text = readme.read_text(encoding="utf-8")
     shown = text.split(START_MARKER)[1].split(END_MARKER)[0].strip()
-    table = to_markdown(build_tables(load_records([runs]))).strip()
-    assert shown == table, "run `shiftbench leaderboard results/records --update README.md`"
+    tables = build_tables(load_records([runs]))
+    assert shown == to_markdown(tables).strip(), "run `make leaderboard`"
+    kept = (ROOT / "results" / "leaderboard.csv").read_text(encoding="utf-8")
+    assert kept == to_csv(tables), "run `make leaderboard`"
 
 
 @pytest.mark.parametrize("ending", ["csv", "md", "tex", "html"])
