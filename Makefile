@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= demo-output
 
-.PHONY: install demo test lint format bench clean
+.PHONY: install demo leaderboard test lint format bench clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.installed
@@ -20,6 +20,12 @@ demo: install
 	$(BIN)/shiftbench leaderboard $(DEMO)/runs --output $(DEMO)/leaderboard.csv
 	$(BIN)/shiftbench leaderboard $(DEMO)/runs --output $(DEMO)/leaderboard.html
 	$(BIN)/shiftbench plot $(DEMO)/runs --output $(DEMO)/curves.png
+
+# The board is results/records: this checks it and rebuilds everything that is made from it.
+leaderboard: install
+	$(BIN)/shiftbench verify results/records
+	$(BIN)/shiftbench leaderboard results/records --update README.md --output results/leaderboard.csv
+	$(BIN)/shiftbench leaderboard results/records --output results/leaderboard.html
 
 test: install
 	$(BIN)/python -m pytest

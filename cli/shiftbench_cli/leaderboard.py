@@ -10,7 +10,9 @@ from shiftbench.errors import UsageError
 from shiftbench.files import format_of, require_place, write_text
 from shiftbench.records.choose import load_records, of_data, of_models
 from shiftbench.report.formats import FORMATS
+from shiftbench.report.formats.base import Board
 from shiftbench.report.formats.markdown import to_markdown, update_between_markers
+from shiftbench.report.published import read_published
 from shiftbench.report.table import DEFAULT_SORT, build_tables
 from shiftbench_cli import options, render
 
@@ -21,7 +23,8 @@ from shiftbench_cli import options, render
 @click.option(
     "--format",
     "kind",
-    help="table, csv, markdown, latex, html. Default: by the ending of --output; else table.",
+    help="table, csv, markdown, latex, html or model-card (the model-index block of Hugging Face). "
+    "Default: by the ending of --output; else table.",
 )
 @click.option("--sort", default=DEFAULT_SORT, show_default=True, help="Column to sort by.")
 @click.option("--reverse", is_flag=True, help="Turn the order around.")
@@ -38,6 +41,7 @@ from shiftbench_cli import options, render
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Replace the table between the leaderboard markers of this Markdown file.",
 )
+@options.paper
 @options.plugins
 def command(
     folders: tuple[Path, ...],
@@ -50,6 +54,7 @@ def command(
     models: tuple[str, ...],
     intervals: bool | None,
     update: Path | None,
+    paper: Path | None,
 ) -> None:
     """Turn the records below each DIR (default results/runs) into a table per comparable group."""
     kind = _format(kind, output)
@@ -65,7 +70,9 @@ def command(
         render.print_leaderboards(tables)
         return
     form = FORMATS.get(kind)
-    text = form.render(tables, form.intervals if intervals is None else intervals)
+    place = options.paper_folder(paper)
+    published = read_published(place) if paper is not None or place.is_dir() else []
+    text = form.render(Board(tables, form.intervals if intervals is None else intervals, published))
     if output is None:
         click.echo(text, nl=False)
     else:

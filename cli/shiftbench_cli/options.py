@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+_SOURCE_TREE = Path(__file__).resolve().parents[2]
 
 
 def records(command: Command) -> Command:
@@ -35,6 +36,21 @@ def printed(command: Command) -> Command:
     )(command)
 
 
+def paper(command: Command) -> Command:
+    """The folder of published figures, as `paper`; `paper_folder` knows the default."""
+    return click.option(
+        "--paper",
+        type=click.Path(path_type=Path),
+        help="Folder of the published figures. Default: results/paper, here or in the source tree.",
+    )(command)
+
+
+def paper_folder(given: Path | None) -> Path:
+    """Where the published figures are."""
+    here = Path("results/paper")
+    return given or (here if here.is_dir() else _SOURCE_TREE / here)
+
+
 def picture(default: str) -> Callable[[Command], Command]:
     """The picture to write, as `output`."""
     return click.option(
@@ -45,6 +61,26 @@ def picture(default: str) -> Callable[[Command], Command]:
         show_default=True,
         help="Picture to write: .png, .pdf or .svg.",
     )
+
+
+def logs(command: Command) -> Command:
+    """Where numbers go besides our own files, as `logs`; refused here if not installed."""
+
+    def check(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> Any:
+        if names:
+            from shiftbench.logs import require_logs
+
+            require_logs(names)
+        return names
+
+    return click.option(
+        "--log",
+        "logs",
+        multiple=True,
+        metavar="tensorboard|wandb",
+        callback=check,
+        help="Send the numbers there too; repeatable.",
+    )(command)
 
 
 def plugins(command: Command) -> Command:

@@ -13,6 +13,7 @@ from shiftbench.datasets import load_dataset
 from shiftbench.datasets.base import Camera
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.models import default_models, load_model
+from shiftbench.records.log import log_record
 from shiftbench.records.record import Record, ResultStore
 from shiftbench.run.benchmark import Execution, run
 from shiftbench.run.forward import ENGINES, PRECISIONS
@@ -69,6 +70,7 @@ class Request:
     output: Path
     resume: bool
     thresholds: tuple[str, ...]
+    logs: tuple[str, ...]
     kind: str
     quiet: bool
 
@@ -170,6 +172,7 @@ class Request:
 @click.option(
     "--fail-under", "thresholds", multiple=True, metavar="KEY=FRACTION", help="Guard a score."
 )
+@options.logs
 @options.printed
 @options.plugins
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -221,13 +224,16 @@ def _evaluate(request: Request, group: Group) -> int:
                     fresh=not request.resume,
                     watch=progress.model(classifier.name),
                 )
+                records.append(outcome.record)
+                if group.leads and request.logs:
+                    name = ResultStore(request.output).folder(classifier.name, dataset.name).name
+                    log_record(outcome.record, request.logs, request.output / "logs" / name)
             except (ShiftbenchError, AftModelsError) as error:
                 if len(names) == 1:
                     raise
                 problems.append(f"{name} failed: {error}")
                 progress.remark(f"{name} failed: the reason stands at the end")
                 continue
-            records.append(outcome.record)
             if outcome.reused:
                 progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
     if group.leads:

@@ -28,6 +28,7 @@ from aft_models.training.recipes import get_recipe
 from aft_models.weights import list_weights, load_state_dict, state_dict_digest, weights_card
 from shiftbench.datasets import load_dataset
 from shiftbench.errors import UsageError
+from shiftbench.logs import open_logs
 from shiftbench.models.checkpoint import read_state_dict
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import choose_device
@@ -66,6 +67,7 @@ class Request:
     nproc: int
     seed: int
     resume: bool
+    logs: tuple[str, ...]
     form: str
     quiet: bool
 
@@ -134,6 +136,7 @@ class Request:
     help="What stdout gets.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@options.logs
 @options.plugins
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
@@ -194,17 +197,20 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
         shift_every=request.shift_every,
         shift_images=request.shift_images,
     )
-    outcome = train(
-        model,
-        inputs.training(data),
-        identity=identity,
-        folder=request.output,
-        machine=machine,
-        processes=processes,
-        evaluate=scores,
-        report=_Lines(quiet=request.quiet or not processes.leads),
-        resume=request.resume,
-    )
+    logs = request.logs if processes.leads else ()
+    with open_logs(logs, request.output, request.model, identity.as_dict()) as log:
+        outcome = train(
+            model,
+            inputs.training(data),
+            identity=identity,
+            folder=request.output,
+            machine=machine,
+            processes=processes,
+            evaluate=scores,
+            report=_Lines(quiet=request.quiet or not processes.leads),
+            log=log,
+            resume=request.resume,
+        )
     if processes.leads:
         folder = export(
             outcome,

@@ -64,8 +64,7 @@ def command(**given: Any) -> int:
         problems = contradictions(record)
         words = "every score follows from its samples"
         if request.model is not None and not problems:
-            problems = _measure_again(record, request)
-            count = min(request.images, record.data.images)
+            problems, count = _measure_again(record, request)
             words += f"; {count} images measured again, all alike"
             if request.save and not problems:
                 save_verification(record, count)
@@ -77,15 +76,16 @@ def command(**given: Any) -> int:
     return 1 if failed else 0
 
 
-def _measure_again(record: Record, request: Request) -> list[str]:
+def _measure_again(record: Record, request: Request) -> tuple[list[str], int]:
+    """What differs, and how many images were measured."""
     from shiftbench.datasets import load_dataset  # torch takes seconds
     from shiftbench.models import load_model
     from shiftbench.run.benchmark import Execution
-    from shiftbench.run.remeasure import remeasure
+    from shiftbench.run.remeasure import claimed_by_all, remeasure
 
     assert request.model is not None
     assert request.data is not None
-    return remeasure(
+    problems = remeasure(
         record,
         load_model(request.model, checkpoint=request.checkpoint),
         load_dataset(request.data, split=record.data.split),
@@ -93,3 +93,4 @@ def _measure_again(record: Record, request: Request) -> list[str]:
         seed=request.seed,
         execution=Execution(device=request.device),
     )
+    return problems, min(request.images, len(claimed_by_all(record)))

@@ -369,7 +369,7 @@ def test_list_as_table_and_json(shiftbench: Command) -> None:
         "bilinear",
         "camera",
     ]
-    for kind in ("datasets", "attacks", "metrics", "formats", "recipes"):
+    for kind in ("datasets", "attacks", "metrics", "formats", "logs", "recipes"):
         table = shiftbench("list", kind)
         assert table.code == 0
         entries = json.loads(shiftbench("list", kind, "--format", "json").out)

@@ -327,8 +327,10 @@ def test_the_readme_shows_the_records_of_this_repository():
     readme, runs = ROOT / "README.md", ROOT / "results" / "records"
     text = readme.read_text(encoding="utf-8")
     shown = text.split(START_MARKER)[1].split(END_MARKER)[0].strip()
-    table = to_markdown(build_tables(load_records([runs]))).strip()
-    assert shown == table, "run `shiftbench leaderboard results/records --update README.md`"
+    tables = build_tables(load_records([runs]))
+    assert shown == to_markdown(tables).strip(), "run `make leaderboard`"
+    kept = (ROOT / "results" / "leaderboard.csv").read_text(encoding="utf-8")
+    assert kept == to_csv(tables), "run `make leaderboard`"
 
 
 @pytest.mark.parametrize("ending", ["csv", "md", "tex", "html"])
@@ -411,3 +413,13 @@ def test_mistakes_are_one_clear_sentence(tmp_path: Path):
         read_records([runs])
     (record.folder / "record.json").write_text("{")
     assert "cannot read the record" in error(runs)
+
+
+def test_the_page_sets_the_papers_apart_wherever_it_is_made(tmp_path: Path):
+    write_record(tmp_path / "runs", "a", broken={"crop": spread(10, [1])})
+    out = tmp_path / "board.html"
+    assert run(tmp_path / "runs", "-o", out).exit_code == 0
+    assert '"published":[{"data":"imagenet","tables":[{"source":"Alias-Free ViT' in out.read_text()
+    (tmp_path / "empty").mkdir()
+    failed = run(tmp_path / "runs", "-o", out, "--paper", tmp_path / "empty")
+    assert "no published figures in" in str(failed.exception)

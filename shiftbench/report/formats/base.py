@@ -6,9 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shiftbench.registry import Registry
+from shiftbench.report.published import Published
 from shiftbench.report.table import Cell, Column, Measured, Table
 
 PLAIN = ("model", "images", "param_count", "img_size")  # columns that every printed table has
+
+
+@dataclass(frozen=True)
+class Board:
+    """What a format writes, as far as it has room for it."""
+
+    tables: Sequence[Table]  # one per group of comparable records
+    intervals: bool = True
+    published: Sequence[Published] = ()  # figures of papers, to be set apart
 
 
 @dataclass(frozen=True)
@@ -16,7 +26,7 @@ class Format:
     """A way to write tables as text."""
 
     endings: tuple[str, ...]  # of files that ask for it: (".md",)
-    render: Callable[[Sequence[Table], bool], str]  # the tables, and whether to show intervals
+    render: Callable[[Board], str]
     intervals: bool = True  # whether they are shown when the user does not say
 
 

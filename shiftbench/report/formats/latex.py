@@ -84,4 +84,7 @@ def to_latex(tables: Sequence[Table], intervals: bool = False) -> str:
     return "% needs \\usepackage{booktabs}\n" + "\n".join(_table(t, intervals) for t in tables)
 
 
-FORMATS.register("latex", Format((".tex",), to_latex, intervals=False))
+FORMATS.register(
+    "latex",
+    Format((".tex",), lambda board: to_latex(board.tables, board.intervals), intervals=False),
+)

@@ -61,4 +61,6 @@ def update_between_markers(path: Path, content: str) -> bool:
     return new != text
 
 
-FORMATS.register("markdown", Format((".md",), to_markdown))
+FORMATS.register(
+    "markdown", Format((".md",), lambda board: to_markdown(board.tables, board.intervals))
+)
