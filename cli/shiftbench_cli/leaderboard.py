@@ -12,7 +12,7 @@ from shiftbench.records.choose import load_records, of_data, of_models
 from shiftbench.report.formats import FORMATS
 from shiftbench.report.formats.markdown import to_markdown, update_between_markers
 from shiftbench.report.table import DEFAULT_SORT, build_tables
-from shiftbench_cli import options, render
+from shiftbench_cli import options, scoreboard
 
 
 @click.command()
@@ -62,7 +62,7 @@ def command(
         if output is None:
             return
     if kind == "table":
-        render.print_leaderboards(tables)
+        scoreboard.print_leaderboards(tables)
         return
     form = FORMATS.get(kind)
     text = form.render(tables, form.intervals if intervals is None else intervals)

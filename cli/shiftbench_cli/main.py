@@ -9,6 +9,7 @@ import sys
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 # Name -> (module, one line of help). The modules import torch, which takes seconds: `-h` and a
 # mistyped command must not wait for it.
@@ -23,6 +24,7 @@ COMMANDS = {
     "show": ("show", "Draw an image under each kind of shift."),
     "audit": ("audit", "Find the layers of a model that break shift-equivariance."),
     "repair": ("repair", "Say which remedies apply to a model, what each changes and costs."),
+    "doctor": ("doctor", "Show versions, device, extras and paths, for a bug report."),
     "reproduce": ("reproduce", "Put the published figures next to ours."),
 }
 INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
@@ -47,6 +49,12 @@ class LazyGroup(click.Group):
         """Writes the help from the table, without importing any command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offers commands and their help from the table, without importing any command."""
+        found = {name: text for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)}
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=text) for name, text in found.items()), *options]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -21,16 +21,28 @@ from shiftbench.models.classifier import LogitsOnly
 from shiftbench.models.repaired import split_remedies
 from shiftbench.models.treatments import Treatment, treat
 from shiftbench.statistics import wilson
-from shiftbench_cli import options, render
+from shiftbench_cli import completion, options, render
 
 PAIRS = ("circular+blurpool", "circular+flc", "circular+aps", "circular+af")  # often tried together
 
 
 @click.command("repair")
-@click.option("-m", "--model", required=True, help="Model name, as for `shiftbench run`.")
+@click.option(
+    "-m",
+    "--model",
+    required=True,
+    help="Model name, as for `shiftbench run`.",
+    shell_complete=completion.models,
+)
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for the model.")
 @click.option("-r", "--remedy", "chosen", multiple=True, help="Only these, as circular+aps.")
-@click.option("-d", "--data", metavar="NAME[:PATH]", help="Images; also gives the accuracy.")
+@click.option(
+    "-d",
+    "--data",
+    metavar="NAME[:PATH]",
+    help="Images; also gives the accuracy.",
+    shell_complete=completion.datasets,
+)
 @click.option("--images", default=8, show_default=True, type=click.IntRange(min=1))
 @click.option("--explain", is_flag=True, help="List the layers that each remedy changes.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")

@@ -17,7 +17,7 @@ from shiftbench.records.record import Record, ResultStore
 from shiftbench.run.benchmark import Execution, run
 from shiftbench.run.processes import Group
 from shiftbench.run.settings import ENGINES, PRECISIONS, Settings, attack_names
-from shiftbench_cli import options, report
+from shiftbench_cli import completion, options, report
 from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress
 from shiftbench_cli.thresholds import Threshold
@@ -110,18 +110,45 @@ class Request:
 
 
 @click.command(cls=SharedCommand, name="run")
-@click.option("-m", "--model", "models", multiple=True, help="Repeatable. Default: bundled ones.")
+@click.option(
+    "-m",
+    "--model",
+    "models",
+    multiple=True,
+    help="Repeatable. Default: bundled ones.",
+    shell_complete=completion.models,
+)
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for a single --model.")
 @click.option("--name", help="The entry's own name in records and tables. Default: the model's.")
-@click.option("-d", "--data", default="scenes", show_default=True, metavar="NAME[:PATH]")
+@click.option(
+    "-d",
+    "--data",
+    default="scenes",
+    show_default=True,
+    metavar="NAME[:PATH]",
+    shell_complete=completion.datasets,
+)
 @click.option("--split", help="Part of the data set. Default: the one people evaluate on.")
-@click.option("-a", "--attack", "attacks", multiple=True, help="Repeatable; all (default) or none.")
+@click.option(
+    "-a",
+    "--attack",
+    "attacks",
+    multiple=True,
+    help="Repeatable; all (default) or none.",
+    shell_complete=completion.attacks,
+)
 @click.option("--max-shift", default=6, show_default=True, help="Radius of the grid, in steps.")
 @click.option("--step", help="Pixels per step, such as 1/4. Default: each attack's own.")
 @click.option(
     "--consistency/--no-consistency", default=True, help="Random-shift consistency. Default: on."
 )
-@click.option("--metric", "metrics", multiple=True, help="Further metrics; repeatable.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    help="Further metrics; repeatable.",
+    shell_complete=completion.metrics,
+)
 @click.option("--repeats", default=1, show_default=True, help="Random shifts per image.")
 @click.option(
     "--mode", default="exhaustive", show_default=True, help="exhaustive or sampled:K offsets."

@@ -34,7 +34,7 @@ from shiftbench.run.engine import choose_device
 from shiftbench.run.processes import Group
 from shiftbench.run.training_data import Inputs, Scores, images_of
 from shiftbench.statistics import wilson
-from shiftbench_cli import options, render
+from shiftbench_cli import completion, options, render
 from shiftbench_cli.processes import SharedCommand, share
 
 LINE_SECONDS = 10.0  # between two lines of progress
@@ -93,9 +93,27 @@ class Request:
 
 
 @click.command(cls=SharedCommand, name="train")
-@click.option("-m", "--model", required=True, help="A bundled model: xcit_nano_12_p16_af, ...")
-@click.option("-d", "--data", required=True, metavar="NAME[:PATH]", help="What to learn.")
-@click.option("--recipe", required=True, help="See `shiftbench list recipes`.")
+@click.option(
+    "-m",
+    "--model",
+    required=True,
+    help="A bundled model: xcit_nano_12_p16_af, ...",
+    shell_complete=completion.models,
+)
+@click.option(
+    "-d",
+    "--data",
+    required=True,
+    metavar="NAME[:PATH]",
+    help="What to learn.",
+    shell_complete=completion.datasets,
+)
+@click.option(
+    "--recipe",
+    required=True,
+    help="See `shiftbench list recipes`.",
+    shell_complete=completion.recipes,
+)
 @click.option(
     "--set", "changes", multiple=True, metavar="FIELD=VALUE", help="Change a recipe. Repeatable."
 )
