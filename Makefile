@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= demo-output
 
-.PHONY: install demo test lint format bench clean
+.PHONY: install demo test test-slow lint format bench docs notebooks clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.installed
@@ -24,6 +24,9 @@ demo: install
 test: install
 	$(BIN)/python -m pytest
 
+test-slow: install
+	$(BIN)/python -m pytest -m 'slow and not network'
+
 lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -38,6 +41,16 @@ bench: install
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/run.py
+
+# The site goes to build/site; a broken link or an unreadable docstring is an error.
+docs: install
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+# Runs the tutorials again and keeps their outputs.
+notebooks: install
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python docs/tutorials/execute.py
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
