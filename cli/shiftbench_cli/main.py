@@ -24,7 +24,7 @@ COMMANDS = {
     "list": ("listing", "List models, datasets, attacks or recipes."),
     "show": ("show", "Draw an image under each kind of shift."),
     "audit": ("audit", "Find the layers of a model that break shift-equivariance."),
-    "repair": ("repair", "Say which remedies apply to a model, what each changes and costs."),
+    "repair": ("repair", "Show which remedies apply to a model, what each changes and costs."),
     "doctor": ("doctor", "Show versions, device, extras and paths, for a bug report."),
     "reproduce": ("reproduce", "Put the published figures next to ours."),
 }
@@ -90,7 +90,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted: finished parts are kept; run the same command to go on", err=True)
+        click.echo(
+            "interrupted: finished parts are kept; run the same command to continue", err=True
+        )
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output left (`| head`): not an error, but Python must not try to flush.
@@ -103,7 +105,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """One sentence and an exit code for errors that are the user's to mend; re-raises the rest."""
+    """One sentence and an exit code for errors the user can fix; re-raises the rest."""
     from aft_models.errors import AftModelsError
     from shiftbench.errors import ShiftbenchError
 

@@ -45,7 +45,7 @@ class Request:
 @click.option(
     "-m",
     "--model",
-    help="Measure some images again with this model.",
+    help="Re-measure some images with this model.",
     shell_complete=completion.models,
 )
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for --model.")
@@ -57,9 +57,11 @@ class Request:
     shell_complete=completion.datasets,
 )
 @click.option("--images", default=20, show_default=True, type=click.IntRange(min=1))
-@click.option("--seed", default=0, show_default=True, help="Which images are measured again.")
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed that picks the images to re-measure."
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
-@click.option("--save", is_flag=True, help="Note beside the record that it was verified.")
+@click.option("--save", is_flag=True, help="Save the outcome next to the record.")
 @options.plugins
 def command(**given: Any) -> int:
     """Check records against their own samples and, with --model and --data, against the model.
