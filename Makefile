@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= demo-output
+JOBS ?= 2
 
 .PHONY: install demo test test-slow lint format bench docs notebooks clean
 .DEFAULT_GOAL := install
@@ -21,11 +22,13 @@ demo: install
 	$(BIN)/shiftbench leaderboard $(DEMO)/runs --output $(DEMO)/leaderboard.html
 	$(BIN)/shiftbench plot $(DEMO)/runs --output $(DEMO)/curves.png
 
+# Tiny networks gain nothing from threads: two single-threaded processes share the files of tests.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 test: install
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-slow: install
-	$(BIN)/python -m pytest -m 'slow and not network'
+	$(PYTEST) -m 'slow and not network'
 
 lint: install
 	$(BIN)/ruff format --check .
