@@ -5,6 +5,7 @@ A hook of mkdocs. Signatures and docstrings are read by mkdocstrings.
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,19 @@ def _pages() -> dict[str, list[str]]:
     return pages
 
 
+def _directive(module: str) -> str:
+    """What mkdocstrings is told; a package that only gathers names from its modules lists none."""
+    home = ROOT / "cli" if module.startswith("shiftbench_cli") else ROOT
+    package = home.joinpath(*module.split(".")) / "__init__.py"
+    if not package.is_file():
+        return f"::: {module}\n"
+    body = ast.parse(package.read_text("utf-8")).body
+    defined = [n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    if any(not node.name.startswith("_") for node in defined):
+        return f"::: {module}\n"
+    return f"::: {module}\n    options:\n      members: false\n"
+
+
 def on_config(config: Any) -> None:
     """Adds the pages to the navigation."""
     entries = [{package: f"reference/{package}.md"} for package in sorted(_pages())]
@@ -39,6 +53,6 @@ def on_config(config: Any) -> None:
 def on_files(files: Files, config: Any) -> None:
     """Adds the pages to the site."""
     for package, modules in _pages().items():
-        text = [f"# {package}\n", *(f"::: {module}\n" for module in modules)]
+        text = [f"# {package}\n", *map(_directive, modules)]
         path = f"reference/{package}.md"
         files.append(File.generated(config, path, content="\n".join(text)))

@@ -80,9 +80,8 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a code page without ≤ must not end a run
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a code page without ≤ must not end a run
     try:
         code = cli.main(arguments, prog_name="shiftbench", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
