@@ -14,12 +14,14 @@ from shiftbench.report.formats.base import Board
 from shiftbench.report.formats.markdown import to_markdown, update_between_markers
 from shiftbench.report.published import read_published
 from shiftbench.report.table import DEFAULT_SORT, build_tables
-from shiftbench_cli import options, render
+from shiftbench_cli import options, scoreboard
 
 
 @click.command()
 @click.argument("folders", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here, not to stdout.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="File to write instead of stdout."
+)
 @click.option(
     "--format",
     "kind",
@@ -27,7 +29,7 @@ from shiftbench_cli import options, render
     "Default: by the ending of --output; else table.",
 )
 @click.option("--sort", default=DEFAULT_SORT, show_default=True, help="Column to sort by.")
-@click.option("--reverse", is_flag=True, help="Turn the order around.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option("--max-shift", type=click.IntRange(min=0), help="Radius of the adversarial columns.")
 @click.option("-d", "--data", help="Only records of this data set.")
 @click.option("-m", "--model", "models", multiple=True, help="Only this model; repeatable.")
@@ -67,7 +69,7 @@ def command(
         if output is None:
             return
     if kind == "table":
-        render.print_leaderboards(tables)
+        scoreboard.print_leaderboards(tables)
         return
     form = FORMATS.get(kind)
     place = options.paper_folder(paper)

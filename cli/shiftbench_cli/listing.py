@@ -103,7 +103,7 @@ def _filter(entries: Iterable[Entry], pattern: str | None) -> list[Entry]:
 )
 @options.plugins
 def command(kind: str, pattern: str | None, form: str) -> int:
-    """List what there is of a kind, by a PATTERN of names such as 'xcit*af*'."""
+    """List everything of a kind; PATTERN filters by name, for example 'xcit*af*'."""
     entries = list(KINDS[kind](pattern))
     if form == "json":
         json.dump(entries, sys.stdout, indent=2)

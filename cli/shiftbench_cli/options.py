@@ -25,14 +25,14 @@ def records(command: Command) -> Command:
 
 
 def printed(command: Command) -> Command:
-    """What stdout gets, as `kind`."""
+    """The output format on stdout, as `kind`."""
     return click.option(
         "--format",
         "kind",
         type=click.Choice(["table", "json", "csv"]),
         default="table",
         show_default=True,
-        help="What stdout gets.",
+        help="Output format on stdout.",
     )(command)
 
 
@@ -99,5 +99,5 @@ def plugins(command: Command) -> Command:
         callback=load,
         type=click.Path(path_type=Path),
         metavar="FILE.py",
-        help="Shifts, attacks, metrics, sources, formats of your own; repeatable.",
+        help="Python file with your own shifts, metrics, sources, ...; repeatable.",
     )(command)

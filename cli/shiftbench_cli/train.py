@@ -35,7 +35,7 @@ from shiftbench.run.engine import choose_device
 from shiftbench.run.processes import Group
 from shiftbench.run.training_data import Inputs, Scores, images_of
 from shiftbench.statistics import wilson
-from shiftbench_cli import options, render
+from shiftbench_cli import completion, options, render
 from shiftbench_cli.processes import SharedCommand, share
 
 LINE_SECONDS = 10.0  # between two lines of progress
@@ -95,11 +95,33 @@ class Request:
 
 
 @click.command(cls=SharedCommand, name="train")
-@click.option("-m", "--model", required=True, help="A bundled model: xcit_nano_12_p16_af, ...")
-@click.option("-d", "--data", required=True, metavar="NAME[:PATH]", help="What to learn.")
-@click.option("--recipe", required=True, help="See `shiftbench list recipes`.")
 @click.option(
-    "--set", "changes", multiple=True, metavar="FIELD=VALUE", help="Change a recipe. Repeatable."
+    "-m",
+    "--model",
+    required=True,
+    help="A bundled model: xcit_nano_12_p16_af, ...",
+    shell_complete=completion.models,
+)
+@click.option(
+    "-d",
+    "--data",
+    required=True,
+    metavar="NAME[:PATH]",
+    help="Images to train on.",
+    shell_complete=completion.datasets,
+)
+@click.option(
+    "--recipe",
+    required=True,
+    help="See `shiftbench list recipes`.",
+    shell_complete=completion.recipes,
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Override a field of the recipe; repeatable.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Run folder.")
 @click.option("--pretrained", is_flag=True, help="Fine-tune the bundled weights that -m names.")
@@ -107,9 +129,9 @@ class Request:
     "--checkpoint", type=click.Path(path_type=Path), help="Fine-tune weights from a file or folder."
 )
 @click.option("--train-split", default="train", show_default=True)
-@click.option("--split", help="Part to score on. Default: the one people evaluate on.")
+@click.option("--split", help="Split to score on. Default: the usual evaluation split.")
 @click.option("--limit", type=click.IntRange(min=1), help="Balanced subset of either part.")
-@click.option("--download", is_flag=True, help="Let a data set be downloaded.")
+@click.option("--download", is_flag=True, help="Download the data set if it is missing.")
 @click.option(
     "--score-every", default=1, show_default=True, help="Epochs between accuracies; 0: at end."
 )
@@ -121,21 +143,23 @@ class Request:
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
 @click.option("--precision", type=click.Choice(list(PRECISIONS)), default="fp32", show_default=True)
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the model.")
-@click.option("--channels-last", is_flag=True, help="Memory layout that tensor cores like.")
+@click.option("--channels-last", is_flag=True, help="Use the channels-last memory layout.")
 @click.option(
-    "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Processes."
+    "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
 )
 @click.option("--seed", default=0, show_default=True)
-@click.option("--resume/--fresh", default=True, help="Go on from the last epoch (default), or not.")
+@click.option(
+    "--resume/--fresh", default=True, help="Continue from the last epoch (default), or start over."
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="What stdout gets.",
+    help="Output format on stdout.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Hide progress.")
 @options.logs
 @options.plugins
 @click.pass_context

@@ -12,7 +12,7 @@ from shiftbench.errors import UsageError
 from shiftbench.records.choose import load_records
 from shiftbench.records.record import Record
 from shiftbench.records.verify import contradictions, save_verification
-from shiftbench_cli import options
+from shiftbench_cli import completion, options
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,26 @@ class Request:
 @click.argument(
     "folders", nargs=-1, required=True, metavar="RECORD...", type=click.Path(path_type=Path)
 )
-@click.option("-m", "--model", help="Measure some images again with this model.")
+@click.option(
+    "-m",
+    "--model",
+    help="Re-measure some images with this model.",
+    shell_complete=completion.models,
+)
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for --model.")
-@click.option("-d", "--data", metavar="NAME[:PATH]", help="The images of the record.")
+@click.option(
+    "-d",
+    "--data",
+    metavar="NAME[:PATH]",
+    help="The images of the record.",
+    shell_complete=completion.datasets,
+)
 @click.option("--images", default=20, show_default=True, type=click.IntRange(min=1))
-@click.option("--seed", default=0, show_default=True, help="Which images are measured again.")
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed that picks the images to re-measure."
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
-@click.option("--save", is_flag=True, help="Note beside the record that it was verified.")
+@click.option("--save", is_flag=True, help="Save the outcome next to the record.")
 @options.plugins
 def command(**given: Any) -> int:
     """Check records against their own samples and, with --model and --data, against the model.

@@ -139,7 +139,7 @@ def read_verification(record: Record) -> Verification | None:
     if record.folder is None:
         return None
     try:
-        note = Verification(**json.loads((record.folder / VERIFIED_FILE).read_text()))
+        note = Verification(**json.loads((record.folder / VERIFIED_FILE).read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
     return note if note.record == _digest(record.folder) else None

@@ -123,7 +123,12 @@ class Table:
         ]
 
     def notes(self, *, intervals: bool = True, best: str = "bold") -> str:
-        """The sentence under a table: units, how far the grids go, what the marks mean."""
+        """The sentence under a table: units, how far the grids go, what the marks mean.
+
+        Args:
+            intervals: Whether the table shows them.
+            best: How the table marks the best scores; empty where it does not.
+        """
         columns = self.measured_columns()
         found = ["Percent with 95% intervals" if intervals else "Percent"]
         cells = [(c, row.cells[c.name]) for c in columns for row in self.rows]
@@ -139,7 +144,7 @@ class Table:
         if any(column.lower_is_better for column in columns):
             found.append("↓: less is better")
         measured = [cell for _, cell in cells if isinstance(cell, Measured)]
-        if any(cell.best for cell in measured):
+        if best and any(cell.best for cell in measured):
             found.append(f"{best}: the best, and what a paired test cannot tell from it")
         if any(cell.bound for cell in measured):
             found.append("≤: an upper bound, from a search that sampled its grid; not ranked")

@@ -254,18 +254,12 @@ def test_json_is_the_records_and_nothing_else(
     assert json.loads(ran.out) == [json.loads((folder / "record.json").read_text())]
 
 
-def test_the_table_shows_every_score_with_its_interval_within_80_columns(
-    place: Path,
-    shiftbench: Command,
-    undisturbed: pd.DataFrame,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_table_shows_every_score_with_its_interval(
+    place: Path, shiftbench: Command, undisturbed: pd.DataFrame
 ) -> None:
-    monkeypatch.setattr("shiftbench_cli.render.PIPED_WIDTH", 80)
     ran = shiftbench(*request(place, place / "undisturbed"))
     assert ran.code == 0
-    lines = ran.out.splitlines()
-    assert lines[0] == "scenes test, 24 images"
-    assert all(len(line.rstrip()) <= 80 for line in lines)
+    assert ran.out.startswith("scenes test, 24 images\n")
     [record] = ResultStore(place / "undisturbed").read_all()
     for name, score in record.scores.items():
         if name.family != "change" and name.radius in (None, 2):
