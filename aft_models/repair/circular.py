@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from aft_models.repair.layer import window_of, wrap_round
+from aft_models.repair.layer import Repaired, change_class, window_of, wrap_round
 from aft_models.repair.patient import Patient
 from aft_models.repair.polyphase import covers_map
 from aft_models.repair.remedy import Remedy
@@ -13,11 +14,26 @@ from aft_models.repair.sampling import take
 _PADDING = (nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d)
 
 
+class WrappedPadding(Repaired):
+    """A padding layer on a torus: what it leaves to do is to move the map.
+
+    The layer behind it wraps round by itself, and finds each pixel where padding had put it.
+    """
+
+    padding: tuple[int, int, int, int]  # left, right, top, bottom
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same size."""
+        left, _, top, _ = self.padding
+        return torch.roll(x, (top, left), (-2, -1))
+
+
 def make_circular(patient: Patient) -> None:
     """Puts every layer of a model on a torus."""
     for name, module in patient.layers():
-        if isinstance(module, _PADDING):
-            patient.left(name, "a padding layer of its own, of which the next layer knows nothing")
+        if isinstance(module, _PADDING) and not isinstance(module, WrappedPadding):
+            change_class(module, WrappedPadding, type(module))
+            patient.changed(name, module, "padding becomes the move that it leaves on a torus")
         window = window_of(module)
         if window is None or window.border == "circular" or covers_map(patient, name, window):
             continue

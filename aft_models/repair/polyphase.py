@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from timm.layers import SpaceToDepth
 from torch import Tensor, nn
 
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of
@@ -130,6 +131,24 @@ class AlignedUpsample(Repaired):
         return y if origin is None else roll_each(y, *origin)
 
 
+class AnchoredUnshuffle(Repaired):
+    """Blocks of pixels into channels, the blocks beginning where the map's strongest phase is."""
+
+    block: int
+    forward_pass: ForwardPass
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, C block^2, H / block, W / block)``."""
+        size, stride = map_size(x), (self.block, self.block)
+        phase = self.forward_pass.find(self, size, stride)
+        if phase is None:
+            with torch.no_grad():
+                phase = Phase.largest(energies(x.detach(), stride))
+            self.forward_pass.keep(self, size, stride, phase)
+        y: Tensor = self.original.forward(self, roll_each(x, -phase.rows, -phase.columns))
+        return y
+
+
 def install(patient: Patient, sampler: PolyphaseSampler, what: str) -> None:
     """Gives every sub-sampling layer of a model a sampler, and keeps them in step."""
     for name, module in patient.layers():
@@ -142,6 +161,12 @@ def install(patient: Patient, sampler: PolyphaseSampler, what: str) -> None:
         elif isinstance(module, nn.AdaptiveAvgPool2d) and _is_flattened(patient, module):
             change_class(module, CentredPool, type(module))
             patient.changed(name, module, "strongest pixel of its map rolled to the middle")
+        elif isinstance(module, (nn.PixelUnshuffle, SpaceToDepth)):
+            block = module.downscale_factor if isinstance(module, nn.PixelUnshuffle) else module.bs
+            change_class(module, AnchoredUnshuffle, type(module))
+            assert isinstance(module, AnchoredUnshuffle)
+            module.block, module.forward_pass = int(block), patient.forward_pass
+            patient.changed(name, module, f"blocks of {block} begin at the phase of largest norm")
         elif isinstance(module, nn.Upsample):
             change_class(module, AlignedUpsample, type(module))
             assert isinstance(module, AlignedUpsample)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import torch
+from timm.layers import SpaceToDepth
 from torch import nn
 
 from aft_models.errors import AftModelsError
-from aft_models.repair.layer import Sampler, SlidingLayer, extend, sliding
+from aft_models.repair.layer import Repaired, Sampler, SlidingLayer, extend, sliding
 from aft_models.repair.patient import Patient
 from aft_models.repair.window import Window, read_window, without_padding
 
 # Layers that sub-sample by something else than a window.
-_OTHERS = (nn.LPPool2d, nn.FractionalMaxPool2d, nn.PixelUnshuffle, nn.Unfold, nn.AdaptiveMaxPool2d)
+_OTHERS = (nn.LPPool2d, nn.FractionalMaxPool2d, nn.PixelUnshuffle, SpaceToDepth, nn.Unfold)
 _KNOWN = ("torch.nn.", "timm.layers.", "aft_models.layers.")
 
 
@@ -39,8 +40,7 @@ def give_sampler(patient: Patient, name: str, module: nn.Module, sampler: Sample
 def note_unreached(patient: Patient) -> None:
     """Notes whatever sub-samples and is no layer with a window."""
     for name, module in patient.layers():
-        pooled_to_one = getattr(module, "output_size", None) in (1, (1, 1))
-        if isinstance(module, _OTHERS) and not pooled_to_one:
+        if isinstance(module, _OTHERS) and not isinstance(module, Repaired):
             patient.left(name, f"{type(module).__name__} sub-samples by no window")
     patient.left_strays("sampling")
 
