@@ -98,7 +98,7 @@ def _apply(patient: Patient, taps: int) -> None:
     for name, module in patient.layers():
         window = window_of(module)
         if window is not None and window.strided and give_sampler(patient, name, module, sampler):
-            what = f"{window.kernel}, stride {window.stride}: stride 1 and a filter of {taps} taps"
+            what = f"{window}: stride 1 and a filter of {taps} taps"
             patient.changed(name, module, what)
     note_unreached(patient)
 

@@ -45,7 +45,7 @@ def make_circular(patient: Patient) -> None:
         wrap_round(layer)  # even where no window lies across the border: at stride one some would
         if window.crosses_border or not window.unpadded:
             before = "no" if window.unpadded else window.border
-            patient.changed(name, layer, f"{window.kernel}: {before} padding becomes circular")
+            patient.changed(name, layer, f"{window}: {before} padding becomes circular")
     patient.left_strays("border")
 
 

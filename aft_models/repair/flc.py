@@ -18,7 +18,7 @@ def _apply(patient: Patient, _: int) -> None:
     for name, module in patient.layers():
         window = window_of(module)
         if window is not None and window.strided and give_sampler(patient, name, module, sampler):
-            what = f"{window.kernel}, stride {window.stride}: stride 1 and an ideal low-pass"
+            what = f"{window}: stride 1 and an ideal low-pass"
             patient.changed(name, module, what)
     note_unreached(patient)
 

@@ -155,10 +155,9 @@ def install(patient: Patient, sampler: PolyphaseSampler, what: str) -> None:
         window = window_of(module)
         if window is not None and (window.strided or covers_map(patient, name, window)):
             if give_sampler(patient, name, module, sampler):
-                kernel, stride = window.kernel, window.stride
                 say = what if window.strided else "strongest pixel of its map rolled to the middle"
-                patient.changed(name, module, f"{kernel}, stride {stride}: {say}")
-        elif isinstance(module, nn.AdaptiveAvgPool2d) and _is_flattened(patient, module):
+                patient.changed(name, module, f"{window}: {say}")
+        elif is_flattened(patient, module):
             change_class(module, CentredPool, type(module))
             patient.changed(name, module, "strongest pixel of its map rolled to the middle")
         elif isinstance(module, (nn.PixelUnshuffle, SpaceToDepth)):
@@ -198,9 +197,9 @@ def covers_map(patient: Patient, name: str, window: Window) -> bool:
     return any(window.covers(size) for size in patient.survey.sizes(name))
 
 
-def _is_flattened(patient: Patient, pool: nn.AdaptiveAvgPool2d) -> bool:
-    """Whether a linear layer takes every pixel of the pooled map by itself."""
-    if pool.output_size in (1, (1, 1)):
+def is_flattened(patient: Patient, pool: nn.Module) -> bool:
+    """Whether a layer pools to more than a pixel, and a linear layer takes each by itself."""
+    if not isinstance(pool, nn.AdaptiveAvgPool2d) or pool.output_size in (1, (1, 1)):
         return False
     modules = [m for _, m in patient.layers()]
     after = modules[modules.index(pool) + 1 :]

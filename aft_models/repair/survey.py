@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from aft_models.repair.activations import is_activation
+from aft_models.repair.layer import Repaired
 from aft_models.repair.window import Pair, read_window
 
 _POOLING = {"max_pool2d", "avg_pool2d", "lp_pool2d", "fractional_max_pool2d", "conv2d"}
@@ -124,7 +125,7 @@ def survey(model: nn.Module, image: Tensor) -> Survey:
 
 def _is_layer(module: nn.Module) -> bool:
     """Whether what happens inside a module is the module's affair."""
-    if is_activation(module) or read_window(module) is not None:
+    if isinstance(module, Repaired) or is_activation(module) or read_window(module) is not None:
         return True
     return next(module.children(), None) is None and type(module).__module__.startswith("torch.nn.")
 
