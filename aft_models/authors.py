@@ -1,13 +1,19 @@
-"""Checkpoints released with the paper, brought to the key names and settings of this package.
+"""Checkpoints of the paper's authors, brought to the key names and settings of this package.
 
 Their names differ in five places: the patch embedding counts its down-sampling layers, the batch
-norm of the local patch interaction is called ``norm``, the positional encoding ``pos_embeder``,
-class attention has one ``qkv`` matrix, and a polynomial keeps input and output scales apart.
+norm of the local patch interaction is called ``norm``, the positional encoding ``pos_embeder`` or
+``pos_module``, class attention has one ``qkv`` matrix, and a polynomial keeps input and output
+scales apart.
+
+They have three models, which keys tell apart: a baseline, one with adaptive polyphase sampling, and
+an alias-free one whose layers follow the command line. What that said leaves no trace in the keys;
+the training script saves it beside the weights.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import pickle
 import re
 from collections.abc import Mapping
@@ -18,38 +24,55 @@ import torch
 from timm.models.xcit import checkpoint_filter_fn
 from torch import Tensor
 
+from aft_models.authors_arguments import switches_of
 from aft_models.errors import AftModelsError
-from aft_models.presets import create_xcit
-from aft_models.xcit import XCiT
+from aft_models.presets import create_xcit, get_config
+from aft_models.xcit import XCiT, XCiTConfig
 
 _SHOWN = 12  # keys listed in an error
 _PROJ = re.compile(r"patch_embed\.proj\.(\d+)\.(.*)")
 _POLYNOMIAL = re.compile(r"(.*)\.act_layer\.(coef|in_scale|out_scale)")
 
+_PLAIN: dict[str, Any] = {
+    "padding": "zeros",
+    "downsample": "stride",
+    "embed_activation": "gelu",
+    "block_activation": "gelu",
+    "last_embed_activation": False,
+    "norm": "layer",
+}
+_FIXED: dict[str, dict[str, Any]] = {  # the models that no argument changes
+    "baseline": _PLAIN,
+    "APS": {**_PLAIN, "padding": "circular", "downsample": "aps"},
+}
+
 
 def load_authors_checkpoint(
     source: str | Path | Mapping[str, Any], architecture: str, **kwargs: Any
 ) -> XCiT:
-    """A model of this package with weights that the paper's authors released.
+    """A model of this package with weights that the paper's authors, or their code, trained.
 
-    Alias-free norms get ``norm_mean="channel"`` and class attention normalises all its tokens: so
-    their code trained them.
+    What the checkpoint says of itself comes before the preset: positional encoding and degrees of
+    polynomials by its keys; norms, activations, padding and down-sampling by its saved arguments.
+    A file without arguments, as released, is what ``architecture`` says. Alias-free norms get
+    ``norm_mean="channel"``, and class attention normalises all its tokens in all their models but
+    the baseline ``xcit_nano_12_p8``: so their code trained them.
 
     Args:
         source: checkpoint file, or its content; a training checkpoint's ``"model"`` is used.
         architecture: a preset, such as ``"xcit_nano_12_p16_af"``.
-        **kwargs: passed on to the model; ``num_classes`` is read from the weights.
+        **kwargs: passed on to the model, before anything else; ``num_classes`` is read from the
+            weights.
 
     Returns:
         The model in evaluation mode.
 
     Raises:
-        AftModelsError: the file cannot be read, or a key is missing, unexpected or misshapen.
+        AftModelsError: the file cannot be read, is of another kind of model, was trained with
+            layers that this package does not have, or a key is missing, unexpected or misshapen.
     """
-    theirs = _state_dict(source)
-    settings: dict[str, Any] = {"norm_mean": "channel", "tokens_norm": True, **kwargs}
-    if "head.weight" in theirs:
-        settings.setdefault("num_classes", theirs["head.weight"].shape[0])
+    theirs, arguments = _read(source)
+    settings = {**_settings(theirs, arguments, architecture), **kwargs}
     model = create_xcit(architecture, **settings)
     ours = rename_keys(theirs, model)
     expected = model.state_dict()
@@ -71,14 +94,72 @@ def load_authors_checkpoint(
     return model.eval()
 
 
+def _settings(
+    theirs: Mapping[str, Tensor], arguments: Mapping[str, Any], architecture: str
+) -> dict[str, Any]:
+    """What the checkpoint says of its model, in arguments of ours."""
+    preset, kind = get_config(architecture), _kind(theirs)
+    degrees = _degrees(theirs)
+    told: dict[str, Any] = {
+        "norm_mean": "channel",
+        "tokens_norm": not (kind == "baseline" and (preset.dim, preset.patch_size) == (128, 8)),
+        "positional": any(key.startswith(("pos_embeder.", "pos_module.")) for key in theirs),
+        **degrees,
+    }
+    if "head.weight" in theirs:
+        told["num_classes"] = theirs["head.weight"].shape[0]
+    if kind in _FIXED:
+        _require_kind(preset, kind, architecture)
+    else:
+        if preset.downsample == "aps":
+            raise AftModelsError(
+                f"the checkpoint is of the authors' alias-free model, and {architecture} is not: "
+                "choose the architecture it was trained as"
+            )
+        told |= switches_of(arguments, degrees)
+    return told
+
+
+def _kind(theirs: Mapping[str, Tensor]) -> str:
+    """Which of their three models the keys are of."""
+    if any(".local_mp.norm." in key for key in theirs):
+        return "alias-free"
+    places = _convolutions(theirs)
+    # A convolution, an activation, and a layer that sub-samples.
+    return "APS" if len(places) > 1 and places[1] - places[0] == 3 else "baseline"
+
+
+def _require_kind(preset: XCiTConfig, kind: str, architecture: str) -> None:
+    own = dataclasses.asdict(preset)
+    differing = [name for name, value in _FIXED[kind].items() if own[name] != value]
+    if differing:
+        raise AftModelsError(
+            f"the checkpoint is of the authors' {kind} model, from which {architecture} differs in "
+            f"{', '.join(differing)}: choose the architecture it was trained as"
+        )
+
+
+def _degrees(theirs: Mapping[str, Tensor]) -> dict[str, int]:
+    """Degrees of the polynomials in the patch embedding and in the blocks, where there are any."""
+    found = {}
+    for key, value in theirs.items():
+        if key.endswith(".act_layer.coef"):
+            place = "embed_degree" if key.startswith("patch_embed.") else "block_degree"
+            found[place] = value.shape[1] - 1
+    return found
+
+
+def _convolutions(theirs: Mapping[str, Tensor]) -> list[int]:
+    """Where in the patch embedding the convolutions stand."""
+    return sorted({int(m[1]) for k in theirs if (m := _PROJ.fullmatch(k)) and m[2] == "0.weight"})
+
+
 def rename_keys(theirs: Mapping[str, Tensor], model: XCiT) -> dict[str, Tensor]:
     """Their state dict under our names; keys without a counterpart keep their own."""
-    convolutions = sorted(
-        {int(m[1]) for k in theirs if (m := _PROJ.fullmatch(k)) and m[2] == "0.weight"}
-    )
+    convolutions = _convolutions(theirs)
     renamed: dict[str, Tensor] = {}
     for key, value in theirs.items():
-        new = key.replace("pos_embeder.", "pos_embed.")
+        new = re.sub(r"^pos_(embeder|module)\.", "pos_embed.", key)
         new = new.replace(".local_mp.norm.", ".local_mp.bn.")
         if match := _PROJ.fullmatch(new):
             index = int(match[1])
@@ -113,23 +194,28 @@ def _fold_polynomials(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return rest
 
 
-def _state_dict(source: str | Path | Mapping[str, Any]) -> dict[str, Tensor]:
+def _read(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights, and the arguments of the training script where they were saved."""
     content: Any = source
+    arguments: Any = {}
     if isinstance(source, (str, Path)):
         try:
-            # Their training script stores its arguments beside the weights.
             with torch.serialization.safe_globals([argparse.Namespace]):
                 content = torch.load(source, map_location="cpu", weights_only=True)
         except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise AftModelsError(f"cannot read the checkpoint {source}: {reason}") from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
+        arguments = content.get("args", {})
         content = content["model"]
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
         raise AftModelsError(
             "expected a checkpoint: a mapping from names to tensors, or one under 'model'"
         )
-    return {key.removeprefix("module."): value for key, value in content.items()}
+    if isinstance(arguments, argparse.Namespace):
+        arguments = vars(arguments)
+    weights = {key.removeprefix("module."): value for key, value in content.items()}
+    return weights, dict(arguments) if isinstance(arguments, Mapping) else {}
 
 
 def _listed(keys: list[str]) -> str:

@@ -1,5 +1,22 @@
-"""The one error of this package that is the caller's to mend."""
+"""The one error of this package that is the caller's to mend, and how it words unknown names."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class AftModelsError(ValueError):
     """A model, layer, checkpoint or training request that cannot be; it says what to do."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], *, shown: int = 12) -> str:
+    """The sentence about a name that nobody knows: close matches first, then a bounded list.
+
+    >>> unknown("attack", "crops", ["crop", "half"])
+    "unknown attack 'crops'. Did you mean 'crop'? Known: crop, half"
+    """
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    hint = f" Did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
+    more = f", ... ({len(names)} in all)" if len(names) > shown else ""
+    listed = ", ".join(names[:shown]) + more
+    return f"unknown {kind} {name!r}.{hint} Known: {listed or 'none'}"

@@ -7,7 +7,6 @@ A name is ``xcit_<size>_p<patch>`` for the baseline, followed by ``_<variant>`` 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,11 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.xcit import checkpoint_filter_fn
 
-from aft_models.errors import AftModelsError
+from aft_models.errors import AftModelsError, unknown
 from aft_models.weights import BUNDLED, list_weights, weights_card
 from aft_models.xcit import XCiT, XCiTConfig
+
+CROP_PCT = 224 / 256  # of a resized image: the paper's centre crop
 
 _SIZES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     # Small enough to train on a laptop's processor: 0.4 M parameters on an 8 x 8 grid of tokens.
@@ -74,9 +75,7 @@ _SWITCHES = {field.name for field in dataclasses.fields(XCiTConfig)}
 def get_config(name: str) -> XCiTConfig:
     """The configuration of a preset, or an error with the nearest names."""
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=3)
-        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise AftModelsError(f"unknown model {name!r}.{hint} Known: {', '.join(PRESETS)}")
+        raise AftModelsError(unknown("model", name, PRESETS))
     return PRESETS[name]
 
 
@@ -110,7 +109,7 @@ def _default_cfg(config: XCiTConfig) -> dict[str, Any]:
         "num_classes": 1000,
         "input_size": (3, side, side),
         "pool_size": None,
-        "crop_pct": 224 / 256 if side == 224 else 1.0,
+        "crop_pct": CROP_PCT if side == 224 else 1.0,
         "interpolation": "bicubic",
         "mean": IMAGENET_DEFAULT_MEAN,
         "std": IMAGENET_DEFAULT_STD,

@@ -87,6 +87,8 @@ def contract(
     """
     m, n = matrix.shape
     inner = math.prod(x.shape[axis + 1 :])
+    if out is None and torch.compiler.is_compiling():
+        return _traced_contract(matrix, x, axis)
     if inner == 1:
         lines = x.reshape(-1, n)
         if out is not None:
@@ -104,6 +106,14 @@ def contract(
     return product.view(*x.shape[:axis], m, *x.shape[axis + 1 :])
 
 
+def _traced_contract(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
+    """:func:`contract` in the words of a graph: no expanded matrix, no size of the batch in it."""
+    if axis == x.ndim - 1:
+        return x @ matrix.t()
+    product = matrix @ x.flatten(axis + 1)
+    return product.view(*x.shape[:axis], matrix.shape[0], *x.shape[axis + 1 :])
+
+
 def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:
     """Cyclic band-limited shift ``out[..., y, x] = in[..., y + dy, x + dx]``.
 
@@ -114,6 +124,10 @@ def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:
         x: real floating-point tensor ``(..., H, W)``.
         dy: rows, positive moves the content up.
         dx: columns, positive moves the content left.
+
+    >>> x = torch.arange(4.0).expand(1, 4, 4)
+    >>> torch.equal(fractional_shift(x, 0, 1), x.roll(-1, -1))
+    True
     """
     _require_image(x)
     for axis, offset in ((x.ndim - 2, float(dy)), (x.ndim - 1, float(dx))):
@@ -125,7 +139,12 @@ def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:
 
 
 def alias_free_upsample(x: Tensor, up: int = 2) -> Tensor:
-    """Up-sample ``(..., H, W)`` by an integer factor along both axes, exactly."""
+    """Up-sample ``(..., H, W)`` by an integer factor along both axes, exactly.
+
+    >>> x = torch.randn(1, 5, 5)
+    >>> torch.allclose(alias_free_upsample(x)[..., ::2, ::2], x, atol=1e-6)
+    True
+    """
     _require_image(x)
     if up < 1:
         raise AftModelsError(f"up-sampling factor must be a positive integer, got {up}")
@@ -135,7 +154,12 @@ def alias_free_upsample(x: Tensor, up: int = 2) -> Tensor:
 
 
 def alias_free_downsample(x: Tensor, down: int = 2) -> Tensor:
-    """Low-pass and sub-sample ``(..., H, W)`` by an integer factor along both axes, exactly."""
+    """Low-pass and sub-sample ``(..., H, W)`` by an integer factor along both axes, exactly.
+
+    >>> alias_free_downsample(torch.ones(1, 6, 6), 3)
+    tensor([[[1., 1.],
+             [1., 1.]]])
+    """
     _require_image(x)
     for axis in (x.ndim - 2, x.ndim - 1):
         n = x.shape[axis]
@@ -247,13 +271,16 @@ def _cached(build: Any, args: tuple[Any, ...], device: torch.device, dtype: torc
 
     A module-level cache instead of buffers: nothing to copy, pickle, save or broadcast, and any
     input size works. While a compiler traces, the matrix is built in the graph instead (sizes may
-    be symbolic, and a traced tensor must not outlive its trace).
+    be symbolic, and a traced tensor must not outlive its trace). An export takes the matrices that
+    a forward pass before it left here, as constants of its graph.
     """
     work = device if device.type in ("cpu", "cuda") else torch.device("cpu")  # float64 needed
+    key = (build, args, device, dtype)
     if torch.compiler.is_compiling():
+        if torch.compiler.is_exporting() and key in _CACHE:
+            return _CACHE[key]
         built: Tensor = build(*args, work)
         return built.to(device=device, dtype=dtype)
-    key = (build, args, device, dtype)
     found = _CACHE.get(key)
     if found is None:
         # An inference tensor could never be used in training afterwards.

@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from aft_models.errors import AftModelsError
 from aft_models.layers.attention import AliasFreeClassAttention
-from aft_models.layers.blocks import XcaBlock, token_norm
+from aft_models.layers.blocks import XcaBlock
+from aft_models.layers.norm import token_norm
 from aft_models.layers.patch_embed import ConvPatchEmbed
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -52,7 +53,7 @@ class XCiTConfig:
     up: int = 2  # up-sampling factor of alias-free activations: 2 (the paper), 3, 4
     embed_degree: int = 3  # of af_poly in the patch embedding
     block_degree: int = 2  # of af_poly in the blocks
-    norm: str = "layer"  # layer, af
+    norm: str = "layer"  # of the blocks and of alias-free class attention: layer, af
     norm_mean: str = "token"  # af norm: mean per token (the paper) or per channel (its code)
     positional: bool = True  # Fourier positional encoding
     head: str = "class_attention"  # class_attention, af_class_attention, avgpool
@@ -188,6 +189,7 @@ class XCiT(nn.Module):
             cfg.dim,
             cfg.num_heads,
             attention=cfg.attention,
+            norm=cfg.norm,
             norm_mean=cfg.norm_mean,
             mlp_ratio=cfg.mlp_ratio,
             layer_scale=cfg.layer_scale,

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import torch
 
-from shiftbench.attacks import ATTACKS
-from shiftbench.benchmark import Execution, run
-from shiftbench.consistency import CONSISTENCIES, consistency
+from shiftbench.datasets.geometry import normalise
 from shiftbench.datasets.scenes import Scenes
-from shiftbench.geometry import normalise
+from shiftbench.measure.answers import ask_unshifted
+from shiftbench.measure.attacks import ATTACKS
+from shiftbench.measure.consistency import CONSISTENCIES, consistency
+from shiftbench.measure.search import search
 from shiftbench.models import Classifier, load_model
-from shiftbench.predict import ask_unshifted
-from shiftbench.results import ResultStore
-from shiftbench.search import search
-from shiftbench.settings import Settings
+from shiftbench.records.record import ResultStore
+from shiftbench.run.benchmark import Execution, run
+from shiftbench.run.settings import Settings
 from shiftbench.shifts import SHIFTS
 
 LIMIT = 1.10  # seconds of the command per second of the bare search

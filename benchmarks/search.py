@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shiftbench.grid import Grid
-from shiftbench.search import search
+from shiftbench.measure.search import search
 from shiftbench.shifts import SHIFTS
 
 Survivors = NDArray[np.bool_]  # per image: right at every offset
@@ -78,7 +78,7 @@ class Task:
 
 
 def ours(task: Task) -> Survivors:
-    """`shiftbench.search`: images leave when they break, batches are refilled."""
+    """`shiftbench.measure.search`: images leave when they break, batches are refilled."""
     views = SHIFTS.get("crop").views(task.canvas, task.margin)
     trace = search(task.meter, views, task.labels, task.grid, batch_size=task.batch_size)
     return np.isnan(trace.broken_radius)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from shiftbench.page import render_page
-from shiftbench.plots import curves_figure, save_figure
-from shiftbench.selection import load_records, of_data
+from shiftbench.records.choose import load_records, of_data
+from shiftbench.report.formats.page import render_page
+from shiftbench.report.plots import curves_figure, save_figure
+from shiftbench.report.table import build_tables
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 SCREENS = {  # name -> (width, height, colour scheme)
@@ -35,7 +36,7 @@ def main() -> None:
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page_file = Path(folder) / "leaderboard.html"
-        page_file.write_text(render_page(records), encoding="utf-8")
+        page_file.write_text(render_page(build_tables(records)), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
         for name, (width, height, scheme) in SCREENS.items():
             page = browser.new_page(

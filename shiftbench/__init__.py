@@ -14,12 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shiftbench.attacks import ATTACKS, Attack
-    from shiftbench.consistency import CONSISTENCIES, Consistency
     from shiftbench.errors import ShiftbenchError
     from shiftbench.evaluation import Evaluation, evaluate
     from shiftbench.grid import Grid, Offset
-    from shiftbench.search import Trace, adversarial_accuracy
+    from shiftbench.measure.attacks import ATTACKS, Attack
+    from shiftbench.measure.consistency import CONSISTENCIES, Consistency
+    from shiftbench.measure.search import Trace, adversarial_accuracy
     from shiftbench.shifts import SHIFTS
     from shiftbench.statistics import PairedComparison, Score, compare_paired, mcnemar, wilson
 
@@ -46,10 +46,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "ATTACKS": "attacks",
-    "Attack": "attacks",
-    "CONSISTENCIES": "consistency",
-    "Consistency": "consistency",
+    "ATTACKS": "measure.attacks",
+    "Attack": "measure.attacks",
+    "CONSISTENCIES": "measure.consistency",
+    "Consistency": "measure.consistency",
     "Evaluation": "evaluation",
     "evaluate": "evaluation",
     "Grid": "grid",
@@ -61,8 +61,8 @@ _HOME = {
     "compare_paired": "statistics",
     "mcnemar": "statistics",
     "wilson": "statistics",
-    "Trace": "search",
-    "adversarial_accuracy": "search",
+    "Trace": "measure.search",
+    "adversarial_accuracy": "measure.search",
 }
 
 

@@ -23,3 +23,8 @@ class DataError(ShiftbenchError):
 
 class RecordError(ShiftbenchError):
     """A record that cannot be read, written or combined with others."""
+
+
+def no_images() -> DataError:
+    """The error for an empty set of images, wherever it is noticed."""
+    return DataError("expected at least one image, got none: check the path and the filters")

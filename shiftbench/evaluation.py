@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,164 +15,85 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from shiftbench.attacks import ATTACKS, DEFAULT_RADIUS, Attack
-from shiftbench.batches import batches, shards
-from shiftbench.consistency import CONSISTENCIES, Consistency, ConsistencyKind
-from shiftbench.consistency import consistency as measure_consistency
-from shiftbench.errors import DataError, UsageError
-from shiftbench.grid import Grid
-from shiftbench.predict import Model, ask_unshifted, check_batch_size
-from shiftbench.search import Trace, search
-from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.base import window
-from shiftbench.statistics import Score, wilson
+from shiftbench.errors import DataError, UsageError, no_images
+from shiftbench.measure.answers import Model, check_batch_size
+from shiftbench.measure.attacks import DEFAULT_RADIUS
+from shiftbench.measure.metric import NEAR_TIE, PASSES, Metric, Request, Shard
+from shiftbench.measure.metrics import plan_metric, score_rows
+from shiftbench.scores import ACCURACY, Scores
+from shiftbench.shifts.base import check_canvas, window
+from shiftbench.statistics import Score
 
 SHARD_BATCHES = 4  # batches' worth of images searched together, so that batches stay full
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one attack and random shifts did to a model's answers, image by image."""
+    """What shifts did to a model's answers, image by image.
 
-    attack: str
-    grid: Grid
-    keys: list[str]
-    label: NDArray[np.int64]
-    prediction: NDArray[np.int64]  # at (0, 0)
-    margin: NDArray[np.float64]  # logit of the label minus the best other logit, at (0, 0)
-    trace: Trace
-    consistency: Mapping[str, Consistency] = field(default_factory=dict)  # kind -> what it found
+    >>> images, labels = torch.rand(8, 3, 16, 16), [0] * 8
+    >>> sure = lambda x: torch.tensor([[1.0, 0.0]]).expand(len(x), 2)
+    >>> result = evaluate(sure, images, labels, attack="half", max_shift=1, consistency=())
+    >>> result.score("adversarial_half@1").value
+    1.0
+    """
+
+    metrics: tuple[Metric, ...]
+    rows: pd.DataFrame  # per image: its key, and the columns that `samples.parquet` of a run has
+    forward_passes: int  # how many images went through the model, each offset counted
+
+    @cached_property
+    def scores(self) -> Scores:
+        """Every score, by name."""
+        return score_rows(self.metrics, self.rows)
+
+    def score(self, name: str) -> Score:
+        """A score by its text: `accuracy`, `consistency_half`, `adversarial_crop@3`."""
+        return self.scores.find(name)
 
     @property
     def accuracy(self) -> Score:
         """The fraction of images that are right unshifted."""
-        return wilson(int((self.prediction == self.label).sum()), len(self.label))
+        return self.scores[ACCURACY]
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether offsets were sampled, so that adversarial accuracy can only be too high."""
+        return any(metric.settings().get("upper_bound") for metric in self.metrics)
 
     def adversarial_accuracy(self, s: int | None = None) -> Score:
         """The fraction of images that are right at every offset up to ring `s`.
 
-        By default `s` is the radius of the grid. If offsets were sampled (`trace.exact` is False),
-        this is an upper bound.
+        By default `s` is the radius of the grid. Of several attacks, this is the first.
         """
-        s = self.grid.radius if s is None else s
-        if not 0 <= s <= self.grid.radius:
+        name = self.scores.curves()[0]
+        radii = self.scores.curve(name)
+        score = self.scores.at(name, s)
+        if score is None:
             raise UsageError(
-                f"this evaluation searched 0..{self.grid.radius} steps, got {s}. Evaluate again "
+                f"this evaluation searched 0..{max(radii)} steps, got {s}. Evaluate again "
                 "with a larger max_shift"
             )
-        return self.trace.adversarial_accuracy(s)
+        return score
 
     def curve(self) -> pd.DataFrame:
         """Adversarial accuracy at every radius, with its interval: a row per `max_shift`."""
-        scores = [vars(self.adversarial_accuracy(s)) for s in range(self.grid.radius + 1)]
-        return pd.DataFrame(scores).rename_axis("max_shift").reset_index()
-
-    @property
-    def forward_passes(self) -> int:
-        """How many images went through the model, each offset counted."""
-        others = sum(part.forward_passes for part in self.consistency.values())
-        return len(self.label) + self.trace.forward_passes + others
+        curve = self.scores.curve(self.scores.curves()[0])
+        frame = pd.DataFrame([vars(score) for score in curve.values()], index=list(curve))
+        return frame.rename_axis("max_shift").reset_index()
 
     def to_frame(self) -> pd.DataFrame:
         """A row per image, with the columns that `samples.parquet` of a run has."""
-        frame = pd.DataFrame(
-            {
-                "key": self.keys,
-                "label": self.label,
-                "prediction": self.prediction,
-                "margin": self.margin,
-            }
-        ).join(self.trace.to_frame(self.attack))
-        for kind, part in self.consistency.items():
-            frame[f"consistent_{kind}"] = np.all(part.consistent, axis=1)
-        return frame
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Evaluation]) -> Evaluation:
-        """The evaluation of several sets of images, one after the other."""
-        kinds = parts[0].consistency
-        return cls(
-            attack=parts[0].attack,
-            grid=parts[0].grid,
-            keys=[key for part in parts for key in part.keys],
-            label=np.concatenate([part.label for part in parts]),
-            prediction=np.concatenate([part.prediction for part in parts]),
-            margin=np.concatenate([part.margin for part in parts]),
-            trace=Trace.concatenate([part.trace for part in parts]),
-            consistency={
-                kind: Consistency.concatenate([part.consistency[kind] for part in parts])
-                for kind in kinds
-            },
-        )
+        return self.rows
 
     def __str__(self) -> str:
-        bound = "" if self.trace.exact else " (upper bound: offsets were sampled)"
-        lines = [
-            f"accuracy: {self.accuracy}",
-            f"adversarial accuracy, {self.attack} up to {self.grid.reach} px: "
-            f"{self.adversarial_accuracy()}{bound}",
-        ]
-        lines += [f"consistency, {kind}: {part.score}" for kind, part in self.consistency.items()]
+        bound = " (upper bound: offsets were sampled)" if self.is_upper_bound else ""
+        lines = []
+        for stem in self.scores.stems():
+            curve, score = self.scores.curve(stem), self.scores.at(stem)
+            up_to = f" up to {max(curve)} steps" if curve else ""
+            lines.append(f"{str(stem).replace('_', ' ')}{up_to}: {score}{bound if curve else ''}")
         return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What `evaluate` was asked to measure."""
-
-    attack: Attack
-    grid: Grid
-    kinds: Sequence[ConsistencyKind]
-    mode: str
-    repeats: int
-    seed: int
-    batch_size: int
-
-    def measure(
-        self, model: Model, canvas: Tensor, margin: int, label: NDArray[np.int64], keys: list[str]
-    ) -> Evaluation:
-        """Evaluates images that are in memory, where the model is."""
-        size = min(canvas.shape[-2:])
-        spans = {kind.name: kind.span(size - 2 * margin, size) for kind in self.kinds}
-        views = {
-            shift: SHIFTS.get(shift).views(canvas, margin)
-            for shift in (self.attack.shift, *(kind.shift for kind in self.kinds))
-        }
-        attacked = views[self.attack.shift]
-        unshifted = ask_unshifted(model, attacked, len(label), batch_size=self.batch_size)
-        return Evaluation(
-            attack=self.attack.name,
-            grid=self.grid,
-            keys=keys,
-            label=label,
-            prediction=unshifted.prediction,
-            margin=unshifted.margin(label),
-            trace=search(
-                model,
-                attacked,
-                label,
-                self.grid,
-                batch_size=self.batch_size,
-                mode=self.mode,
-                unshifted=unshifted,
-                keys=keys,
-                seed=self.seed,
-            ),
-            consistency={
-                kind.name: measure_consistency(
-                    model,
-                    views[kind.shift],
-                    keys,
-                    kind,
-                    span=spans[kind.name],
-                    batch_size=self.batch_size,
-                    repeats=self.repeats,
-                    seed=self.seed,
-                    unshifted=unshifted,
-                )
-                for kind in self.kinds
-            },
-        )
 
 
 def evaluate(
@@ -178,13 +101,14 @@ def evaluate(
     images: Tensor | NDArray[np.floating] | Iterable[tuple[Tensor, ArrayLike]],
     labels: ArrayLike | None = None,
     *,
-    attack: str = "crop",
+    attack: str | Sequence[str] = "crop",
     max_shift: int = DEFAULT_RADIUS,
     step: Fraction | float | None = None,
     view: int | tuple[int, int] | None = None,
     mode: str = "exhaustive",
     consistency: Sequence[str] = ("integer", "half"),
     repeats: int = 1,
+    metrics: Sequence[str] = (),
     keys: Sequence[str] | None = None,
     seed: int = 0,
     batch_size: int = 64,
@@ -199,59 +123,92 @@ def evaluate(
             `labels`; or, without `labels`, a loader or data set of (image, label) pairs, batched or
             single.
         labels: One class index per image.
-        attack: `integer`, `half`, `crop` or `bilinear`; see `shiftbench.ATTACKS`.
+        attack: `integer`, `half`, `crop` or `bilinear`, or several; see `shiftbench.ATTACKS`.
         max_shift: The radius of the grid, in steps.
         step: Pixels between neighbouring offsets, if not the attack's own.
         view: Height and width of what the model sees: the centre of the images. By default as large
             as possible: for `crop` and `bilinear` the images less the pixels the grid needs around
             the view (6 on each side for crops up to 6), otherwise the whole images. Give the size
             (say 224, of images of 256) when the model insists on one.
-        mode: `exhaustive`, `full_grid` or `sampled:K`; see `shiftbench.search.search`.
+        mode: `exhaustive`, `full_grid` or `sampled:K`; see `shiftbench.measure.search.search`.
         consistency: Kinds of random shift to compare with: `integer`, `half`, `crop` (two crops of
             the given images); empty for none.
         repeats: Random shifts per image.
+        metrics: Further metrics, as `shiftbench list metrics` names them.
         keys: A stable name per image, which its random shifts follow from; by default its number.
         seed: Another seed, other random shifts.
         batch_size: How many images the model sees at once; no result depends on it.
         device: Where the images go; by default where the module's parameters are.
 
     Raises:
-        UsageError: The request cannot be: unknown names, a grid too wide for the images.
+        UsageError: An unknown name, or a grid too wide for the images.
         DataError: There are no images, or labels that do not fit them.
         ModelError: The model's answers are not finite logits for the classes of the labels.
+
+    Example:
+        >>> import torch
+        >>> images, labels = torch.rand(8, 3, 16, 16), torch.zeros(8, dtype=torch.long)
+        >>> bright = lambda x: torch.stack([x.mean((1, 2, 3)), -x.mean((1, 2, 3))], 1)
+        >>> evaluate(bright, images, labels, max_shift=1).adversarial_accuracy().value
+        1.0
     """
-    plan = ATTACKS.get(attack)
-    if plan.shift not in SHIFTS:
-        raise UsageError(
-            f"attack {attack!r} renders the scene again, which pixels alone cannot do. Use another "
-            "attack here, or run this one on a data set that can: shiftbench run --data scenes"
-        )
     check_batch_size(batch_size)
-    request = _Request(
-        attack=plan,
-        grid=plan.grid(max_shift) if step is None else Grid(max_shift, Fraction(step)),
-        kinds=[CONSISTENCIES.get(kind) for kind in consistency],
-        mode=mode,
-        repeats=repeats,
-        seed=seed,
-        batch_size=batch_size,
-    )
-    parts: list[Evaluation] = []
+    attacks = [attack] if isinstance(attack, str) else list(attack)
+    texts = [
+        ACCURACY.family,
+        *(f"adversarial:{name}" for name in attacks),
+        *(f"consistency:{kind}" for kind in consistency),
+        *metrics,
+    ]
+    parts: list[pd.DataFrame] = []
+    planned: tuple[Metric, ...] = ()
     done = 0
     with _eval_mode(model) as like:
-        for canvas, label in shards(batches(images, labels), SHARD_BATCHES * batch_size):
+        for canvas, label in _shards(_batches(images, labels), SHARD_BATCHES * batch_size):
             canvas = canvas if like is None else canvas.to(like.device, like.dtype)
             canvas = canvas if device is None else canvas.to(device)
-            canvas, margin = _centre(canvas, request, view)
+            size = min(canvas.shape[-2:])
+            request = Request(
+                view=size,
+                resize=size,
+                max_shift=max_shift,
+                step=None if step is None else str(Fraction(step).limit_denominator(1000)),
+                mode=mode,
+                repeats=repeats,
+                seed=seed,
+            )
+            # Random crops make do with the margin that the others need.
+            needy = [text for text in texts if not text.startswith("consistency:")]
+            needed = max(plan_metric(text, request).margin() for text in needy)
+            canvas, margin = _centre(canvas, needed, attacks, view)
+            inner = min(canvas.shape[-2:])
+            request = replace(request, view=inner - 2 * margin, resize=inner)
+            planned = tuple(plan_metric(text, request) for text in texts)
             stop = done + len(label)
             here = [str(i) for i in range(done, stop)] if keys is None else list(keys[done:stop])
             if len(here) < len(label):
                 raise DataError(f"expected a key per image, got only {len(keys or ())}")
-            parts.append(request.measure(model, canvas, margin, label, here))
+            shard = Shard.ask(model, canvas, margin, here, label, batch_size=batch_size)
+            parts.append(_measure(planned, shard))
             done = stop
     if not parts:
-        raise DataError("expected at least one image, got none. Check the path and the filters")
-    return Evaluation.concatenate(parts)
+        raise no_images()
+    rows = pd.concat(parts, ignore_index=True)
+    return Evaluation(planned, rows.drop(columns=PASSES), int(rows[PASSES].sum()))
+
+
+def _measure(metrics: Sequence[Metric], shard: Shard) -> pd.DataFrame:
+    """The rows of every metric, side by side."""
+    nothing = pd.DataFrame(index=range(len(shard.keys)))
+    found = [metric.measure(shard, nothing) for metric in metrics]
+    own = [rows.drop(columns=[NEAR_TIE, PASSES]) for rows in found]
+    table = pd.concat([pd.Series(list(shard.keys), name="key"), *own], axis=1)
+    return table.assign(
+        **{
+            NEAR_TIE: np.any([rows[NEAR_TIE] for rows in found], axis=0),
+            PASSES: np.sum([rows[PASSES] for rows in found], axis=0),
+        }
+    )
 
 
 @contextmanager
@@ -273,10 +230,9 @@ def _eval_mode(model: Model) -> Iterator[Tensor | None]:
 
 
 def _centre(
-    canvas: Tensor, request: _Request, view: int | tuple[int, int] | None
+    canvas: Tensor, needed: int, attacks: Sequence[str], view: int | tuple[int, int] | None
 ) -> tuple[Tensor, int]:
     """Cuts images to a view with the same margin on every side; returns them and the margin."""
-    needed = SHIFTS.get(request.attack.shift).margin(request.grid)
     height, width = canvas.shape[-2:]
     if view is None:
         view = (height - 2 * needed, width - 2 * needed)
@@ -284,7 +240,7 @@ def _centre(
     margin = min(height - view_height, width - view_width) // 2
     if margin < needed or min(view_height, view_width) < 1:
         raise UsageError(
-            f"attack {request.attack.name!r} up to {request.grid.reach} px needs {needed} pixels "
+            f"attack {' and '.join(map(repr, attacks))} needs {needed} pixels "
             f"around the view, but images of {height}x{width} do not hold a view of "
             f"{view_height}x{view_width} with them. Choose a smaller max_shift, a smaller view, or "
             "larger or padded images"
@@ -292,3 +248,79 @@ def _centre(
     full_height, full_width = view_height + 2 * margin, view_width + 2 * margin
     top, left = (height - full_height) // 2, (width - full_width) // 2
     return window(canvas, top, left, full_height, full_width), margin
+
+
+Batch = tuple[Tensor, NDArray[np.int64]]  # images (B, C, H, W) and their labels (B,)
+
+
+def _batches(images: Tensor | NDArray[Any] | Iterable[Any], labels: Any = None) -> Iterator[Batch]:
+    """Yields checked batches from a tensor with labels, or from (image, label) pairs without."""
+    if isinstance(images, Tensor | np.ndarray):
+        if labels is None:
+            raise UsageError("images came without labels. Pass labels, one class index per image")
+        yield _batch(images, labels)
+        return
+    if labels is not None:
+        raise UsageError(
+            f"labels came with a {type(images).__name__}, which should yield (image, label) pairs "
+            "itself. Leave labels out, or stack the images into one tensor"
+        )
+    for item in images:
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise DataError(
+                f"expected the loader to yield (images, labels) pairs, got {type(item).__name__}. "
+                "Wrap it so that it does"
+            )
+        image, label = item
+        if not isinstance(image, Tensor | np.ndarray):
+            raise DataError(
+                f"expected the loader to yield tensors, got {type(image).__name__}. Add a "
+                "transform that ends in normalised tensors"
+            )
+        yield _batch(image, label) if image.ndim == 4 else _batch(image[None], [label])
+
+
+def _batch(images: Tensor | NDArray[Any], labels: Any) -> Batch:
+    tensor, classes = torch.as_tensor(images), torch.as_tensor(labels)
+    if len(tensor) == 0:
+        raise no_images()
+    check_canvas(tensor, margin=0)
+    if classes.is_floating_point() or classes.is_complex() or classes.ndim != 1:
+        raise DataError(
+            f"expected one whole number per image as labels, got {classes.dtype} of shape "
+            f"{tuple(classes.shape)}. Pass class indices"
+        )
+    if len(classes) != len(tensor):
+        raise DataError(
+            f"expected as many labels as images, got {len(classes)} labels for {len(tensor)} "
+            "images. Check how they were paired"
+        )
+    return tensor, classes.cpu().numpy().astype(np.int64)
+
+
+def _shards(stream: Iterable[Batch], size: int) -> Iterator[Batch]:
+    """Joins and cuts batches into ones of nearly `size` images."""
+    held: list[Batch] = []
+    count = 0
+    for images, labels in stream:
+        for start in range(0, len(labels), size):
+            piece = images[start : start + size], labels[start : start + size]
+            if count + len(piece[1]) > size:
+                yield _join(held)
+                held, count = [], 0
+            held.append(piece)
+            count += len(piece[1])
+    if held:
+        yield _join(held)
+
+
+def _join(parts: list[Batch]) -> Batch:
+    shapes = {tuple(images.shape[1:]) for images, _ in parts}
+    if len(shapes) > 1:
+        raise DataError(
+            f"expected images of one size, got {' and '.join(map(str, sorted(shapes)))}. Resize "
+            "and crop them first"
+        )
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([images for images, _ in parts]), np.concatenate([y for _, y in parts])

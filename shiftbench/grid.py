@@ -15,7 +15,11 @@ MAX_DENOMINATOR = 1000  # of a step: reads 0.16666667 as 1/6
 
 @dataclass(frozen=True, order=True)
 class Offset:
-    """A camera move in pixels: `shifted[y, x] = scene[y + dy, x + dx]`."""
+    """A camera move in pixels: `shifted[y, x] = scene[y + dy, x + dx]`.
+
+    >>> Offset(dy=0.5, dx=-1.0)
+    Offset(dy=0.5, dx=-1.0)
+    """
 
     dy: float  # down is positive
     dx: float  # right is positive
@@ -30,6 +34,10 @@ class Grid:
 
     Ring r holds the points with max(|i|, |j|) = r. The inside-out order lets one pass over the
     grid yield the adversarial accuracy at every radius up to the grid's own.
+
+    >>> grid = Grid(1, Fraction(1, 2))
+    >>> len(grid), next(iter(grid)), grid.ring(Offset(0.5, -0.5))
+    (9, Offset(dy=0.0, dx=0.0), 1)
     """
 
     radius: int  # in steps

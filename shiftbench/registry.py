@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
+from aft_models.errors import unknown
 from shiftbench.errors import UsageError
 
 T = TypeVar("T")
@@ -13,11 +13,7 @@ T = TypeVar("T")
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """The error for a name nobody registered: close matches first, then a bounded list."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    hint = f" Did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
-    listed = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
-    return UsageError(f"unknown {kind} {name!r}.{hint} Known: {listed}")
+    return UsageError(unknown(kind, name, sorted(known)))
 
 
 class Registry(Generic[T]):

@@ -1,70 +1,185 @@
-"""From the rows of every task to the table of images and the scores of a record."""
+"""Names of scores: one kind of name that every table, page, file and threshold iterates over."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
-import pandas as pd
+from shiftbench.registry import unknown_name
+from shiftbench.statistics import Score
 
-from shiftbench.parts import IMAGE
-from shiftbench.plan import Plan
-from shiftbench.results import SEARCHED, OffsetScore, Scores, searched_samples
-from shiftbench.search import adversarial_accuracy
-from shiftbench.statistics import wilson
-from shiftbench.tasks import UNSHIFTED, AttackTask, ConsistencyTask, Task, offset_counts
-
-# What the runner adds to the rows of a task; summed or merged, never shown per task.
-PASSES, SECONDS, NEAR_TIE = "passes", "seconds", "near_tie"
+SCORE_FIELDS = tuple(field.name for field in fields(Score))  # what a score is in a record
 
 
-def join_samples(rows: Mapping[str, pd.DataFrame], plan: Plan) -> pd.DataFrame:
-    """One row per image that every task of the plan has measured, in the order of the data set."""
-    by_image = {task: frame.set_index(IMAGE) for task, frame in rows.items()}
-    lacking = set[int]()
-    for task in plan.tasks:
-        lacking |= set(plan.images_of(task)) - set(by_image[task.name].index)
-    images = pd.Index([image for image in plan.images if image not in lacking], name=IMAGE)
-    own = {
-        task: frame.drop(columns=[PASSES, SECONDS, NEAR_TIE]).reindex(images)
-        for task, frame in by_image.items()
-    }
-    ties = pd.concat([frame[NEAR_TIE] for frame in by_image.values()], axis=1).reindex(images)
-    table = pd.concat([own.pop(UNSHIFTED), *own.values()], axis=1)
-    table = table.assign(near_tie=ties.eq(True).any(axis=1))
-    if len(plan.searched) < len(plan.images):
-        table[SEARCHED] = images.isin(plan.searched)
-    return table.reset_index(drop=True)
+@dataclass(frozen=True, order=True)
+class ScoreName:
+    """What a score is of.
+
+    >>> str(ScoreName("adversarial", "crop", 3))
+    'adversarial_crop@3'
+    """
+
+    family: str  # accuracy, consistency, change, adversarial, or a plugged-in metric's own
+    kind: str = ""  # which shift or attack; a step other than its own is named: half[1/4]
+    radius: int | None = None  # rings of the grid, where the score is a point of a curve
+
+    def __post_init__(self) -> None:
+        for word in (self.family, self.kind):
+            if word in SCORE_FIELDS or "@" in word:
+                raise ValueError(
+                    f"a score cannot be called {word!r}: @ and {', '.join(SCORE_FIELDS)} mean "
+                    "something else in records"
+                )
+
+    def __str__(self) -> str:
+        at = "" if self.radius is None else f"@{self.radius}"
+        return f"{self.stem}{at}"
+
+    @property
+    def stem(self) -> str:
+        """The name of the whole curve, or of the score where there is none.
+
+        >>> ScoreName("adversarial", "crop", 3).stem
+        'adversarial_crop'
+        """
+        return f"{self.family}_{self.kind}" if self.kind else self.family
+
+    @property
+    def curve(self) -> ScoreName:
+        """The same without its radius.
+
+        >>> ScoreName("adversarial", "crop", 3).curve == ScoreName("adversarial", "crop")
+        True
+        """
+        return ScoreName(self.family, self.kind)
+
+    @property
+    def column(self) -> str:
+        """How tables call it; accuracy is known as top-1.
+
+        >>> ScoreName("accuracy").column, ScoreName("consistency", "half").column
+        ('top1', 'consistency_half')
+        """
+        return "top1" if self == ACCURACY else self.stem
 
 
-def score_samples(samples: pd.DataFrame, tasks: Sequence[Task]) -> Scores:
-    """Every score of a record; a pure function of the table of images."""
-    correct = int((samples["label"] == samples["prediction"]).sum())
-    attacks = [task for task in tasks if isinstance(task, AttackTask)]
-    draws = [task for task in tasks if isinstance(task, ConsistencyTask)]
-    searched = searched_samples(samples)
-    return Scores(
-        accuracy=wilson(correct, len(samples)),
-        consistency={task.kind.name: task.score(samples) for task in draws},
-        mean_change={task.kind.name: task.mean_change(samples) for task in draws},
-        adversarial={
-            task.name: {
-                s: adversarial_accuracy(searched[f"{task.name}_broken_radius"], s)
-                for s in range(task.grid.radius + 1)
+ACCURACY = ScoreName("accuracy")
+
+
+@dataclass(frozen=True)
+class Scores(Mapping[ScoreName, Score]):
+    """Every score of a record, by name.
+
+    >>> from shiftbench.statistics import wilson
+    >>> scores = Scores({ScoreName("adversarial", "crop", s): wilson(9 - s, 10) for s in range(3)})
+    >>> scores.find("adversarial_crop") == scores.find("adversarial_crop@2")
+    True
+    """
+
+    entries: Mapping[ScoreName, Score]
+
+    def __getitem__(self, name: ScoreName) -> Score:
+        return self.entries[name]
+
+    def __iter__(self) -> Iterator[ScoreName]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def curve(self, name: ScoreName) -> dict[int, Score]:
+        """The scores of a curve by radius; empty where there is none."""
+        found = {n.radius: s for n, s in self.entries.items() if n.curve == name.curve}
+        return {radius: found[radius] for radius in sorted(r for r in found if r is not None)}
+
+    def curves(self) -> list[ScoreName]:
+        """The names that have a radius, without it, in order."""
+        return list(dict.fromkeys(name.curve for name in self if name.radius is not None))
+
+    def stems(self) -> list[ScoreName]:
+        """Every name without its radius, in order: a column of a table each."""
+        return list(dict.fromkeys(name.curve for name in self))
+
+    def at(self, name: ScoreName, radius: int | None = None) -> Score | None:
+        """A score by stem: that of the radius where there is a curve, by default of the largest."""
+        curve = self.curve(name)
+        if not curve:
+            return self.entries.get(name.curve)
+        return curve.get(max(curve) if radius is None else radius)
+
+    def find(self, text: str) -> Score:
+        """A score by its text; a curve's own name is its last point. Unknown: a UsageError."""
+        names = self.texts()
+        if text not in names:
+            raise unknown_name("score", text, names)
+        return names[text]
+
+    def texts(self) -> dict[str, Score]:
+        """Every score by its text, the last point of each curve by the curve's own name too."""
+        found: dict[str, Score] = {}
+        for stem in self.stems():
+            last = self.at(stem)
+            assert last is not None
+            found[str(stem)] = last
+            found |= {
+                str(ScoreName(stem.family, stem.kind, r)): s for r, s in self.curve(stem).items()
             }
-            for task in attacks
-        },
-        offsets={
-            task.name: _offset_scores(searched, task)
-            for task in attacks
-            if f"{task.name}_bitmap" in samples
-        },
-    )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Nested objects, family, kind, radius; one may be a score and hold others as well."""
+        content: dict[str, Any] = {}
+        for name, score in self.entries.items():
+            place = content
+            path = [name.family]
+            if name.kind or name.radius is not None:
+                path.append(name.kind)
+            if name.radius is not None:
+                path.append(str(name.radius))
+            for key in path:
+                place = place.setdefault(key, {})
+            place.update(vars(score))
+            if score.is_fraction:
+                del place["unit"]
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Scores:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ValueError: Something is not a score; the message names it.
+        """
+        return cls(dict(_leaves(content, ())))
 
 
-def _offset_scores(samples: pd.DataFrame, task: AttackTask) -> tuple[OffsetScore, ...]:
-    counts = offset_counts(samples[f"{task.name}_bitmap"], len(task.grid))
-    scores = (wilson(int(count), len(samples)) for count in counts)
-    return tuple(
-        OffsetScore(offset.dy, offset.dx, score.value, score.low, score.high, score.n)
-        for offset, score in zip(task.grid, scores, strict=True)
-    )
+def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Score]]:
+    where = ".".join(path)
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{where}: expected an object, got {type(content).__name__}")
+    own = {key: value for key, value in content.items() if key in SCORE_FIELDS}
+    if own:
+        yield _name(path), _score(own, where)
+    for key, inner in content.items():
+        if key not in SCORE_FIELDS:
+            yield from _leaves(inner, (*path, key))
+
+
+def _name(path: tuple[str, ...]) -> ScoreName:
+    family, kind, radius = (*path, "", "", "")[:3]
+    if not family or len(path) > 3 or not (radius.isdecimal() or not radius):
+        raise ValueError(f"{'.'.join(path)}: expected scores by family, kind and max shift")
+    return ScoreName(family, kind, int(radius) if radius else None)
+
+
+def _score(content: Mapping[str, Any], where: str) -> Score:
+    if content.keys() - {"unit"} != set(SCORE_FIELDS) - {"unit"}:
+        raise ValueError(f"{where}: expected value, low, high and n, got {', '.join(content)}")
+    score = Score(**content)
+    numbers = (score.value, score.low, score.high)
+    if not all(isinstance(x, int | float) for x in (*numbers, score.n)):
+        raise ValueError(f"{where}: expected numbers, got {content}")
+    if score.is_fraction and not all(0 <= x <= 1 for x in numbers):
+        raise ValueError(f"{where}: scores are fractions in [0, 1], got {numbers}")
+    return score

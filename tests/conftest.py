@@ -1,10 +1,19 @@
 """Fixtures shared by all tests."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+collect_ignore = ["toy_plugin.py"]  # registers things: only processes of their own import it
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps what tests remember out of the user's own cache; processes they start inherit it."""
+    os.environ["SHIFTBENCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """The notebook's call: the same answers whichever way the images come."""
 
-from fractions import Fraction
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,12 +8,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import shiftbench
-from shiftbench.attacks import ATTACKS
 from shiftbench.errors import DataError, ModelError, UsageError
+from shiftbench.measure.attacks import ATTACKS
 from shiftbench.shifts import SHIFTS
 
 COUNT, SIZE = 21, 16
-PIXEL_ATTACKS = [name for name in ATTACKS if ATTACKS.get(name).shift in SHIFTS]
+PIXEL_ATTACKS = [name for name in ATTACKS if not SHIFTS.get(ATTACKS.get(name).shift).rendered]
 
 
 def images() -> Tensor:
@@ -72,10 +70,12 @@ def test_curve_accuracy_and_table_tell_one_story(
         assert result.adversarial_accuracy(s).value == pytest.approx(unbroken)
     assert result.adversarial_accuracy() == result.adversarial_accuracy(3)
     for kind in ("integer", "half"):
-        score = result.consistency[kind].score
+        score = result.score(f"consistency_{kind}")
         assert score.value == table[f"consistent_{kind}"].mean()
-    passes = COUNT + result.trace.forward_passes + 2 * COUNT
-    assert result.forward_passes == passes
+    searches = shiftbench.evaluate(
+        model, images(), labels, attack=attack, max_shift=3, consistency=()
+    )
+    assert result.forward_passes == searches.forward_passes + 2 * COUNT
     assert f"n = {COUNT}" in str(result)
 
 
@@ -144,12 +144,19 @@ def test_step_and_mode_reach_the_search(model: nn.Sequential, labels: Tensor) ->
     result = shiftbench.evaluate(
         model, images(), labels, attack="integer", max_shift=2, step=1 / 3, mode="sampled:3"
     )
-    assert result.grid.step == Fraction(1, 3)
-    assert not result.trace.exact
+    assert [str(name) for name in result.scores.curves()] == ["adversarial_integer[1/3]"]
+    assert result.is_upper_bound
     assert "upper bound" in str(result)
     full = shiftbench.evaluate(model, images(), labels, max_shift=1, mode="full_grid")
-    assert full.trace.correct is not None
-    assert full.trace.correct.shape == (COUNT, 9)
+    assert all(len(bitmap) == 2 for bitmap in full.to_frame()["crop_bitmap"])  # 9 offsets
+
+
+def test_several_attacks_share_the_images(model: nn.Sequential, labels: Tensor) -> None:
+    both = shiftbench.evaluate(model, images(), labels, attack=("crop", "integer"), max_shift=2)
+    crop = shiftbench.evaluate(model, images(), labels, attack="crop", max_shift=2)
+    assert both.score("adversarial_crop") == crop.adversarial_accuracy()
+    assert both.adversarial_accuracy() == crop.adversarial_accuracy()
+    assert both.score("adversarial_integer@1").n == COUNT
 
 
 def test_keys_decide_the_draws(model: nn.Sequential, labels: Tensor) -> None:
@@ -167,7 +174,7 @@ def test_keys_decide_the_draws(model: nn.Sequential, labels: Tensor) -> None:
     ("change", "error", "message"),
     [
         ({"attack": "crops"}, UsageError, "Did you mean 'crop'"),
-        ({"attack": "camera"}, UsageError, "renders the scene again"),
+        ({"attack": "camera"}, UsageError, "camera cannot move"),
         ({"consistency": ["whole"]}, UsageError, "unknown consistency 'whole'"),
         ({"max_shift": 8}, UsageError, "needs 8 pixels around the view, but images of 16x16"),
         ({"view": 14}, UsageError, "needs 2 pixels .* view of 14x14"),

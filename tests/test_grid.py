@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftbench.attacks import ATTACKS
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Grid, Offset
+from shiftbench.measure.attacks import ATTACKS
 
 radii = st.integers(0, 8)
 steps = st.fractions(Fraction(1, 12), 3, max_denominator=12)

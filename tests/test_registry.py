@@ -2,8 +2,8 @@
 
 import pytest
 
-from shiftbench.attacks import ATTACKS
 from shiftbench.errors import UsageError
+from shiftbench.measure.attacks import ATTACKS
 from shiftbench.registry import Registry
 from shiftbench.shifts import SHIFTS
 

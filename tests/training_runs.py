@@ -7,14 +7,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from aft_models.training.checkpoint import Identity
-from aft_models.training.data import MemoryBatches, Normalisation, PixelSet
+from aft_models.training.checkpoint import Data, Identity
+from aft_models.training.data import Batches, MemoryBatches, Normalisation, PixelSet
 from aft_models.training.loop import Evaluate, Outcome, train
 from aft_models.training.processes import Processes
 from aft_models.training.recipe import Recipe
 from shiftbench.datasets import Scenes
 
 NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+DATA = Data("scenes", "train", limit=48, images=48)
 RECIPE = Recipe(
     name="tiny",
     summary="for tests",
@@ -59,9 +60,11 @@ def run(
     recipe: Recipe = RECIPE,
     *,
     model: nn.Module | None = None,
+    batches: Batches | None = None,
     name: str = "tiny",
     evaluate: Evaluate | None = None,
     processes: Processes | None = None,
+    data: Data = DATA,
     resume: bool = True,
 ) -> Outcome:
     """Trains the tiny network on a few scenes."""
@@ -70,8 +73,8 @@ def run(
         model = TinyNet()
     return train(
         model,
-        MemoryBatches(scenes(), recipe, NORMALISATION, processes=processes),
-        identity=Identity(name, recipe, seed=0, classes=12),
+        batches or MemoryBatches(scenes(), recipe, NORMALISATION, processes=processes),
+        identity=Identity(name, recipe, seed=0, classes=12, data=data),
         folder=folder,
         processes=processes,
         evaluate=evaluate,

@@ -108,6 +108,34 @@ def remove_nyquist_(x: Tensor, vector: Tensor | None, axis: int) -> None:
     contract(vector[:, None], component, axis, out=x, keep=1.0, scale=-1.0 / n)
 
 
+def low_pass(fine: Tensor, height: int, width: int, axis: int) -> Tensor:
+    """Of a whole fine grid, the frequencies that ``height x width`` samples hold, so sampled."""
+    like: dict[str, Any] = {"device": fine.device, "dtype": fine.dtype}
+    rows = downsample_matrix(fine.shape[axis], height, **like)
+    columns = downsample_matrix(fine.shape[axis + 1], width, **like)
+    return contract(columns, contract(rows, fine, axis), axis + 1)
+
+
+def _on_the_fine_grid(
+    x: Tensor, function: Pointwise, params: Sequence[Tensor], up: int, down: int, axis: int
+) -> Tensor:
+    """The operator as it is written, for a compiler: that plans the memory itself."""
+    height, width = x.shape[axis], x.shape[axis + 1]
+    fine = _spread(_spread(x, up, axis + 1), up, axis)
+    return low_pass(function(fine, params), height // down, width // down, axis)
+
+
+def _spread(x: Tensor, up: int, axis: int) -> Tensor:
+    """Up-sample one axis; many samples phase by phase, since the first is at hand."""
+    n = x.shape[axis]
+    like: dict[str, Any] = {"device": x.device, "dtype": x.dtype}
+    if n <= _SMALL:
+        return contract(upsample_matrix(n, up, **like), x, axis)
+    shifts = [shift_matrix(n, p / up, **like) for p in range(1, up)]
+    phases = [x, *(contract(shift, x, axis) for shift in shifts)]
+    return torch.stack(phases, axis + 1).flatten(axis, axis + 1)
+
+
 class _AliasFree(torch.autograd.Function):
     """The operator for one contiguous layout; saves its input and the parameters only."""
 
@@ -118,9 +146,12 @@ class _AliasFree(torch.autograd.Function):
         ctx.save_for_backward(x, *params)
         ctx.settings = (function, up, down, axis)
         dtype = working_dtype(x.dtype)
+        wide = [p.to(dtype) for p in params]
         with without_autocast(x):
+            if torch.compiler.is_compiling():
+                return _on_the_fine_grid(x.to(dtype), function, wide, up, down, axis).to(x.dtype)
             plan = _plan(x, up, down, axis, slopes=False)
-            applied = _Function(function, [p.to(dtype) for p in params])
+            applied = _Function(function, wide)
             y = x.new_empty(plan.result_shape, dtype=dtype)
             for part, out in in_chunks(plan.images, x, y):
                 plan.forward(part.to(dtype), out, applied)
@@ -343,6 +374,13 @@ class AliasFreeActivation(nn.Module):
         down: sub-sample by this factor in the same pass.
         degree: of ``"poly"``.
         layout: ``"NCHW"``, or ``"NHWC"`` for tokens reshaped to their grid.
+
+    >>> x = torch.randn(1, 4, 7, 7, dtype=torch.float64)
+    >>> gelu = AliasFreeActivation("gelu")
+    >>> from aft_models.layers import fractional_shift
+    >>> shifted = fractional_shift(gelu(x), 0.5, 1.0)
+    >>> torch.allclose(gelu(fractional_shift(x, 0.5, 1.0)), shifted)
+    True
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from timm.layers import Mlp
 from timm.models.xcit import XCA
 from torch import Tensor, nn
 
-from aft_models.layers.norm import AliasFreeLayerNorm
+from aft_models.layers.norm import token_norm
 
 
 class LinearAttention(nn.Module):
@@ -25,6 +25,9 @@ class LinearAttention(nn.Module):
         qkv_bias: bias in the input projection.
         attn_drop: dropout of the channel-by-channel matrix.
         proj_drop: dropout of the output.
+
+    >>> LinearAttention(8, num_heads=2)(torch.randn(3, 16, 8)).shape
+    torch.Size([3, 16, 8])
     """
 
     def __init__(
@@ -62,6 +65,9 @@ class SimaAttention(LinearAttention):
     """SimA: queries and keys are l1-normalised along the tokens, and no softmax is needed.
 
     An l1 norm is kept by shifts of whole tokens, but only nearly by fractions of a token.
+
+    >>> SimaAttention(8, num_heads=2)(torch.randn(3, 16, 8)).shape
+    torch.Size([3, 16, 8])
     """
 
     def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,11 +89,17 @@ class AliasFreeClassAttention(nn.Module):
         dim: channels.
         num_heads: heads.
         attention: a key of :data:`ATTENTIONS`.
+        norm: ``"af"``, or ``"layer"`` for a model whose blocks have plain norms too: it then
+            ignores shifts of whole tokens only.
         norm_mean: see :class:`AliasFreeLayerNorm`.
         mlp_ratio: hidden width of the MLP over ``dim``.
         layer_scale: initial value of the two residual gains.
         attn_drop: dropout inside the attention.
         proj_drop: dropout after the attention and inside the MLP.
+
+    >>> tokens = torch.randn(3, 1 + 16, 8)  # the class token first
+    >>> AliasFreeClassAttention(8, num_heads=2)(tokens).shape
+    torch.Size([3, 17, 8])
     """
 
     def __init__(
@@ -96,6 +108,7 @@ class AliasFreeClassAttention(nn.Module):
         num_heads: int,
         *,
         attention: str = "xca",
+        norm: str = "af",
         norm_mean: str = "token",
         mlp_ratio: float = 4.0,
         layer_scale: float = 1.0,
@@ -103,11 +116,11 @@ class AliasFreeClassAttention(nn.Module):
         proj_drop: float = 0.0,
     ) -> None:
         super().__init__()
-        self.norm1 = AliasFreeLayerNorm(dim, mean=norm_mean)
+        self.norm1 = token_norm(norm, dim, mean=norm_mean)
         self.attn = ATTENTIONS[attention](
             dim, num_heads=num_heads, qkv_bias=True, attn_drop=attn_drop, proj_drop=proj_drop
         )
-        self.norm2 = AliasFreeLayerNorm(dim, mean=norm_mean)
+        self.norm2 = token_norm(norm, dim, mean=norm_mean)
         self.mlp = Mlp(dim, hidden_features=int(dim * mlp_ratio), drop=proj_drop)
         self.gamma1 = nn.Parameter(torch.full((dim,), layer_scale))
         self.gamma2 = nn.Parameter(torch.full((dim,), layer_scale))

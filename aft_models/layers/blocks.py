@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from aft_models.layers.activation import AliasFreeActivation
 from aft_models.layers.attention import ATTENTIONS
-from aft_models.layers.norm import AliasFreeLayerNorm
+from aft_models.layers.norm import token_norm
 from aft_models.layers.padding import conv3x3
 
 
@@ -21,11 +21,6 @@ def token_activation(kind: str, channels: int, *, up: int = 2, degree: int = 2) 
     return AliasFreeActivation(
         kind.removeprefix("af_"), channels=channels, up=up, degree=degree, layout="NHWC"
     )
-
-
-def token_norm(kind: str, dim: int, *, mean: str = "token") -> nn.Module:
-    """The norm named ``kind`` over ``dim`` channels."""
-    return nn.LayerNorm(dim, eps=1e-6) if kind == "layer" else AliasFreeLayerNorm(dim, mean=mean)
 
 
 def _to_grid(x: Tensor, height: int, width: int) -> Tensor:

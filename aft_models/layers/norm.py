@@ -87,6 +87,11 @@ class AliasFreeLayerNorm(nn.Module):
             ``"channel"`` subtracts each channel's mean over the tokens (the authors' released
             code). Both are shift-equivariant.
         eps: added to the variance.
+
+    >>> tokens = torch.randn(2, 16, 8)
+    >>> norm = AliasFreeLayerNorm(8)
+    >>> torch.allclose(norm(tokens.roll(3, 1)), norm(tokens).roll(3, 1), atol=1e-6)
+    True
     """
 
     def __init__(self, dim: int, *, mean: str = "token", eps: float = 1e-6) -> None:
@@ -106,3 +111,8 @@ class AliasFreeLayerNorm(nn.Module):
         if x.ndim != 3:
             raise AftModelsError(f"expected tokens (B, N, C), got shape {tuple(x.shape)}")
         return alias_free_layer_norm(x, self.weight, self.bias, mean=self.mean, eps=self.eps)
+
+
+def token_norm(kind: str, dim: int, *, mean: str = "token") -> nn.Module:
+    """The norm named ``kind``, ``"layer"`` or ``"af"``, over ``dim`` channels."""
+    return nn.LayerNorm(dim, eps=1e-6) if kind == "layer" else AliasFreeLayerNorm(dim, mean=mean)

@@ -45,6 +45,8 @@ def circular_pad(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = 
 def wrap_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
     """:func:`circular_pad` without a gradient."""
     (top, bottom), (left, right) = rows, columns
+    if torch.compiler.is_compiling():  # a graph has no buffers to fill
+        return wrap_line(wrap_line(x, axis + 1, left, right), axis, top, bottom)
     height, width = x.shape[axis], x.shape[axis + 1]
     sides = [top + height + bottom, left + width + right]
     shape = [*x.shape[:axis], *sides, *x.shape[axis + 2 :]]
@@ -61,6 +63,12 @@ def wrap_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (
         if count:
             out.narrow(axis, line, count).copy_(out.narrow(axis, source, count))
     return out
+
+
+def wrap_line(x: Tensor, axis: int, before: int = 1, after: int = 1) -> Tensor:
+    """Wrap so many pixels around one axis."""
+    ends = (x.narrow(axis, x.shape[axis] - before, before), x, x.narrow(axis, 0, after))
+    return torch.cat(ends, axis)
 
 
 def fold_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:

@@ -20,6 +20,9 @@ class AliasFreeDownsample(nn.Module):
 
     Law: a shift of the input by any amount shifts the output by the same distance in the image,
     exactly, fractions of an output pixel included.
+
+    >>> AliasFreeDownsample(2)(torch.randn(1, 3, 8, 8)).shape
+    torch.Size([1, 3, 4, 4])
     """
 
     def __init__(self, down: int = 2) -> None:
@@ -51,6 +54,10 @@ class ConvPatchEmbed(nn.Module):
         last_activation: whether the last stage has an activation too.
         up: up-sampling factor of alias-free activations.
         degree: of polynomial activations.
+
+    >>> tokens, (height, width) = ConvPatchEmbed(32, patch_size=8)(torch.randn(1, 3, 64, 64))
+    >>> tokens.shape, height, width
+    (torch.Size([1, 64, 32]), 8, 8)
     """
 
     def __init__(
@@ -95,7 +102,7 @@ class ConvPatchEmbed(nn.Module):
         if self._stem_applies():
             x = self._stem(x)
             layers = layers[2:]
-        if x.device.type == "cpu":
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
             # Convolutions, batch norms and resampling are all faster so; and tokens come for free.
             x = x.contiguous(memory_format=torch.channels_last)
         for layer in layers:
@@ -108,6 +115,8 @@ class ConvPatchEmbed(nn.Module):
         if len(self.proj) < 2 or not isinstance(self.proj[1], AliasFreeActivation):
             return False
         conv, norm = self._first()
+        if any(m._forward_hooks or m._forward_pre_hooks for m in (conv, norm, *self.proj[:2])):
+            return False  # somebody wants to see these modules called
         return (
             conv.padding_mode == "circular"
             and conv.stride == (1, 1)

@@ -24,6 +24,9 @@ class Pointwise(Protocol):
     def name(self) -> str:
         """Shown by ``print(model)``."""
 
+    def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """The function of ``x``."""
+
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """Overwrite ``x`` by the function of ``x``."""
 
@@ -49,6 +52,11 @@ class Fused:
     slope: str  # that of its derivative
     numbers: tuple[float, ...] = ()
     slope_numbers: tuple[float, ...] | None = None  # where the derivative's differ
+
+    def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """See :class:`Pointwise`."""
+        result: Tensor = getattr(_aten, self.name)(x, *self.numbers)
+        return result
 
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""
@@ -110,6 +118,14 @@ class Polynomial:
     """
 
     name = "polynomial"
+
+    def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """See :class:`Pointwise`."""
+        *lower, highest = params[0].unbind(0)
+        y = x * highest  # Horner
+        for c in lower[:0:-1]:
+            y = (y + c) * x
+        return y + lower[0]
 
     def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""

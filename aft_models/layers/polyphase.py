@@ -20,6 +20,11 @@ def select_polyphase(x: Tensor, criterion: Tensor, stride: int = 2) -> Tensor:
         criterion: tensor of the same spatial size whose l2 norm, over all channels together,
             chooses the component; the lowest index wins a tie.
         stride: sub-sampling factor; sizes it does not divide are padded circularly.
+
+    >>> x = torch.zeros(1, 1, 4, 4)
+    >>> x[0, 0, 1, 2] = 1.0
+    >>> select_polyphase(x, x).sum().item()
+    1.0
     """
     x, criterion = _pad_to_multiple(x, stride), _pad_to_multiple(criterion, stride)
     with torch.no_grad():
@@ -54,6 +59,11 @@ class ApsDownsample(nn.Module):
         stride: sub-sampling factor.
         activation: elementwise function applied first. Doing it here lets the backward pass touch
             the kept component only, a quarter of the pixels.
+
+    >>> x = torch.randn(1, 3, 8, 8)
+    >>> aps = ApsDownsample(2)
+    >>> torch.equal(aps(x.roll(2, -1)), aps(x).roll(1, -1))
+    True
     """
 
     def __init__(

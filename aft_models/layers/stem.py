@@ -12,6 +12,7 @@ it lies in memory, ``(b, H, W, C)`` or ``(b, C, H, W)``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from aft_models.layers.activation import AxisPhases, chunk_images, in_chunks
-from aft_models.layers.padding import circular_pad
+from aft_models.layers.activation import AxisPhases, chunk_images, in_chunks, low_pass
+from aft_models.layers.padding import circular_pad, wrap_line
 from aft_models.layers.pointwise import Pointwise
 from aft_models.resample import contract, shift_matrix, without_autocast, working_dtype
 
@@ -29,7 +30,12 @@ _ROWS, _COLUMNS = 2, 3
 
 
 def _rows_axis(image: Tensor) -> int:
-    """The layout to work in. On a CPU, three channels are convolved several times faster last."""
+    """The layout to work in. On a CPU, three channels are convolved several times faster last.
+
+    A compiler chooses for itself how the feature maps lie in memory.
+    """
+    if torch.compiler.is_compiling():
+        return 2
     return 1 if image.device.type == "cpu" or not image.is_contiguous() else 2
 
 
@@ -57,10 +63,9 @@ def _image_phases(image: Tensor, up: int, axis: int) -> list[Tensor]:
 
 def _shift_and_wrap(x: Tensor, offset: float, axis: int) -> Tensor:
     """``x`` moved along a ring, with one sample more at either end."""
-    n = x.shape[axis]
     if offset == 0:
-        return torch.cat([x.narrow(axis, n - 1, 1), x, x.narrow(axis, 0, 1)], axis)
-    matrix = shift_matrix(n, offset, device=x.device, dtype=x.dtype)
+        return wrap_line(x, axis)
+    matrix = shift_matrix(x.shape[axis], offset, device=x.device, dtype=x.dtype)
     return contract(torch.cat([matrix[-1:], matrix, matrix[:1]]), x, axis)
 
 
@@ -105,10 +110,17 @@ class _Stem:
         self.weight, self.bias = weight.contiguous(memory_format=layout), bias
         self.batch, _, height, width = self.phases[0].shape
         self.height, self.width = height - 2, width - 2
-        self.rows, self.columns = (
-            AxisPhases.of(n, up, down, bias.device, bias.dtype) for n in (self.height, self.width)
-        )
         self.images = chunk_images(self.phases[0], len(bias) * self.height * self.width)
+
+    @cached_property
+    def rows(self) -> AxisPhases:
+        """Matrices along the height."""
+        return AxisPhases.of(self.height, self.up, self.down, self.bias.device, self.bias.dtype)
+
+    @cached_property
+    def columns(self) -> AxisPhases:
+        """Matrices along the width."""
+        return AxisPhases.of(self.width, self.up, self.down, self.bias.device, self.bias.dtype)
 
     def buffer(self, images: int, *, rows: int, columns: int) -> Tensor:
         """Room for feature maps, the two sides divided by ``rows`` and ``columns``."""
@@ -124,6 +136,8 @@ class _Stem:
     def forward(self) -> Tensor:
         """``(B, C, H / down, W / down)``."""
         axis, up, down = self.axis, self.up, self.down
+        if torch.compiler.is_compiling():
+            return self.forward_on_the_fine_grid()
         y = self.buffer(self.batch, rows=down, columns=down)
         gathered = self.buffer(self.images, rows=down, columns=1)
         for out, *phases in in_chunks(self.images, y, *self.phases):
@@ -137,6 +151,14 @@ class _Stem:
                 back = self.columns.back[r]
                 contract(back, column, axis + 1, out=out, keep=float(r > 0), scale=1.0 / up**2)
         return _as_image(y, axis)
+
+    def forward_on_the_fine_grid(self) -> Tensor:
+        """The same for a compiler: a phase's next pixel is ``up`` pixels away among all phases."""
+        up, phases = self.up, self.phases
+        lines = [torch.stack(phases[i : i + up], 3).flatten(2, 3) for i in range(0, up**2, up)]
+        image = torch.stack(lines, 4).flatten(3, 4)
+        fine = self.function(F.conv2d(image, self.weight, self.bias, dilation=up), self.params)
+        return low_pass(fine, self.height // self.down, self.width // self.down, _ROWS)
 
     def backward(self, grad: Tensor, *, image_needs_grad: bool) -> list[Tensor | None]:
         """Gradients of the weight, the bias, the phases and the parameters."""

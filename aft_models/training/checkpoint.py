@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,24 @@ import numpy as np
 import torch
 
 from aft_models.errors import AftModelsError
+from aft_models.files import write_atomic
+from aft_models.presets import PRESETS
 from aft_models.training.recipe import Recipe
 
-FORMAT = 1
+FORMAT = 2  # 1 did not say what a run was trained on
 LAST, BEST = "last.pt", "best.pt"
+LONG = 24  # characters of a value that an error shows whole
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which images."""
+
+    name: str  # of the data set
+    split: str = ""
+    limit: int | None = None  # how many were asked for; None: all of them
+    images: int = 0  # how many there are
+    fingerprint: str = ""  # a digest of the images, where there is one
 
 
 @dataclass(frozen=True)
@@ -28,11 +42,21 @@ class Identity:
     recipe: Recipe
     seed: int
     classes: int
+    data: Data  # what it is trained on
+    scored: Mapping[str, Any] = field(default_factory=dict)  # what the scores of its log are of
+    start: str = ""  # digest of the weights it starts from; empty: random ones
 
     @property
     def architecture(self) -> str:
-        """The model's name without the tag of the weights it started from."""
-        return self.model.partition(".")[0]
+        """The model's name; without the tag of the bundled weights that it started from.
+
+        Only the names of presets are taken apart: `xcit_pico_6_p4.scenes+circular` is the model
+        `xcit_pico_6_p4+circular`, and a dot in the name of another model can mean anything.
+        """
+        preset = re.split(r"[.+,]", self.model, maxsplit=1)[0]
+        if preset not in PRESETS:
+            return self.model
+        return preset + re.sub(r"^\.[^+,]*", "", self.model.removeprefix(preset))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, one per thing that must agree."""
@@ -40,36 +64,31 @@ class Identity:
             "model": self.model,
             "seed": self.seed,
             "classes": self.classes,
+            "start": self.start,
+            **{f"data.{name}": value for name, value in asdict(self.data).items()},
+            **{f"scored.{name}": value for name, value in self.scored.items()},
             **{f"recipe.{name}": value for name, value in self.recipe.settings().items()},
         }
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes to a temporary name and renames, so that a kill leaves the old file or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            torch.save(dict(content), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Writes the whole checkpoint, or leaves the old one."""
+    write_atomic(path, lambda place: torch.save(dict(content), place))
 
 
 def load(path: Path, identity: Identity) -> dict[str, Any]:
     """Reads a checkpoint of the same run.
 
     Raises:
-        AftModelsError: The file is damaged, or belongs to another model or recipe.
+        AftModelsError: The file is damaged, or belongs to another model, recipe or data set.
     """
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         theirs = content["identity"]
         if content["format"] != FORMAT:
             raise AftModelsError(
-                f"{path} has checkpoint format {content['format']}, this version reads {FORMAT}; "
-                "start afresh in another folder"
+                f"{path} has checkpoint format {content['format']}, written by another version; "
+                f"this one reads {FORMAT}: start afresh, or in another folder"
             )
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
         raise AftModelsError(
@@ -78,7 +97,7 @@ def load(path: Path, identity: Identity) -> dict[str, Any]:
         ) from error
     ours = identity.as_dict()
     differing = [
-        f"{key} {theirs.get(key)!r} there, {ours.get(key)!r} here"
+        f"{key} {_shown(theirs.get(key))} there, {_shown(ours.get(key))} here"
         for key in sorted(theirs.keys() | ours.keys())
         if theirs.get(key) != ours.get(key)
     ]
@@ -90,8 +109,13 @@ def load(path: Path, identity: Identity) -> dict[str, Any]:
     return content
 
 
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONG else f"{text[: LONG // 2]}..."
+
+
 def random_state() -> dict[str, Any]:
-    """The state of every generator that layers, transforms and mixup draw from."""
+    """The state of every generator that layers and transforms draw from."""
     version, internal, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - timm reads it
     state: dict[str, Any] = {

@@ -51,8 +51,8 @@ class Batches(Protocol):
 class Normalisation:
     """Per-channel mean and standard deviation of pixels in [0, 1]."""
 
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """uint8 pixels (B, 3, H, W) to what the network sees."""
@@ -172,6 +172,7 @@ class LoaderBatches:
         self.recipe = recipe
         self.seed = seed
         self.processes = processes
+        share = share_of_batch(recipe, processes)
         transform = training_transform(recipe, normalisation)
         self.updates = count_updates(len(data), recipe.batch_size)
         self._sampler = RepeatAugSampler(
@@ -184,7 +185,7 @@ class LoaderBatches:
         self._generator = torch.Generator()
         self._loader: DataLoader[tuple[Tensor, int]] = DataLoader(
             Transformed(data, transform),
-            batch_size=share_of_batch(recipe, processes),
+            batch_size=share,
             sampler=self._sampler,
             num_workers=workers,
             drop_last=True,
@@ -259,6 +260,11 @@ def _seed_transforms(seed: int) -> None:
 
 def share_of_batch(recipe: Recipe, processes: Processes) -> int:
     """Images per backward pass of one process."""
+    if not (recipe.image_size and recipe.interpolation and recipe.mean and recipe.std):
+        raise AftModelsError(
+            f"recipe {recipe.name} leaves the images to the model: fill it with "
+            "recipe.for_input(ModelInput.of(model)) first"
+        )
     parts = processes.count * recipe.accumulate
     if recipe.batch_size % parts:
         raise AftModelsError(

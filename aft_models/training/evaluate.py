@@ -9,12 +9,11 @@ from timm.data import create_transform
 from torch import nn
 from torch.utils.data import DataLoader, Subset
 
+from aft_models.presets import CROP_PCT
 from aft_models.training.data import Batch, Images, Normalisation, PixelSet, Transformed
 from aft_models.training.machine import Machine
 from aft_models.training.processes import Processes
 from aft_models.training.recipe import Recipe
-
-CROP_PCT = 224 / 256  # the paper's resize for images that are not held as pixels already
 
 
 class PixelBatches:

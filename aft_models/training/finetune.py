@@ -6,17 +6,19 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from aft_models.classifier import classifier_names
 from aft_models.errors import AftModelsError
 
 SHOWN = 6  # how many keys an error lists
 
 
-def load_backbone(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
+def load_backbone(model: nn.Module, weights: Mapping[str, Tensor], *, size: int = 224) -> list[str]:
     """Loads trained weights; the classifier stays new where its classes are others.
 
     Args:
-        model: A timm-style model, whose `default_cfg` names its classifier.
+        model: Any classifier.
         weights: The state dict of the same architecture with any number of classes.
+        size: Side of an image that the model takes, in pixels.
 
     Returns:
         The keys that stayed new: none, or those of the classifier.
@@ -24,16 +26,16 @@ def load_backbone(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
     Raises:
         AftModelsError: Something besides the classifier does not fit.
     """
-    head = f"{_classifier(model)}."
+    heads = tuple(f"{name}." for name in classifier_names(model, size=size))
     own = model.state_dict()
     new = {
         key
         for key in own
-        if key.startswith(head) and (key not in weights or weights[key].shape != own[key].shape)
+        if key.startswith(heads) and (key not in weights or weights[key].shape != own[key].shape)
     }
     if new:  # weight and bias belong together
-        new = {key for key in own if key.startswith(head)}
-    loaded = {key: value for key, value in weights.items() if not (new and key.startswith(head))}
+        new = {key for key in own if key.startswith(heads)}
+    loaded = {key: value for key, value in weights.items() if not (new and key.startswith(heads))}
     wrong = sorted(
         key
         for key in (own.keys() - new) | loaded.keys()
@@ -47,10 +49,3 @@ def load_backbone(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
         )
     model.load_state_dict(loaded, strict=False)
     return sorted(new)
-
-
-def _classifier(model: nn.Module) -> str:
-    settings = getattr(model, "default_cfg", None) or {}
-    name = settings.get("classifier", "head")
-    assert isinstance(name, str)
-    return name

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from aft_models.files import write_atomic
 
 Row = dict[str, float]  # column -> number; "epoch" counts finished epochs
 
@@ -14,12 +16,11 @@ Row = dict[str, float]  # column -> number; "epoch" counts finished epochs
 def write_log(path: Path, rows: Sequence[Row]) -> None:
     """Writes every row anew, atomically: a resumed run leaves no epoch twice."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, restval="")
-        writer.writeheader()
-        writer.writerows({key: _short(value) for key, value in row.items()} for row in rows)
-    temporary.replace(path)
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, columns, restval="")
+    writer.writeheader()
+    writer.writerows({key: _short(value) for key, value in row.items()} for row in rows)
+    write_atomic(path, out.getvalue().encode())
 
 
 def _short(value: float) -> str:

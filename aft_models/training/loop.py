@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timm.data import Mixup
-from timm.optim import create_optimizer_v2
-from timm.scheduler import create_scheduler_v2
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -23,6 +20,8 @@ from aft_models.training.data import Batch, Batches, mixed_seed
 from aft_models.training.logbook import Row, TensorBoard, draw_curves, write_log
 from aft_models.training.machine import Machine
 from aft_models.training.meter import Meter, Progress
+from aft_models.training.mixing import Mixing
+from aft_models.training.optimizer import make_optimizer, make_scheduler
 from aft_models.training.processes import Processes
 
 
@@ -72,6 +71,7 @@ def train(
         row = run.train_epoch(report)
         if evaluate is not None:
             run.scored.eval()
+            run.processes.share_buffers(run.scored)  # so that what is scored is what is kept
             with torch.no_grad():
                 row |= {
                     name: float(value) for name, value in evaluate(run.scored, run.epoch).items()
@@ -101,23 +101,8 @@ class _Run:
         self.recipe, self.identity, self.folder = recipe, identity, folder
         self.machine, self.processes, self.batches = machine, processes, batches
         self.model = machine.place(model, processes)
-        self.optimizer = create_optimizer_v2(
-            self.model,
-            opt=recipe.optimizer,
-            lr=recipe.scaled(recipe.lr),
-            weight_decay=recipe.weight_decay,
-            betas=recipe.betas,
-        )
-        self.scheduler, _ = create_scheduler_v2(
-            self.optimizer,
-            "cosine",
-            num_epochs=recipe.epochs,
-            warmup_epochs=recipe.warmup_epochs,
-            warmup_lr=recipe.scaled(recipe.warmup_lr),
-            min_lr=recipe.scaled(recipe.min_lr),
-            step_on_epochs=False,
-            updates_per_epoch=batches.updates,
-        )
+        self.optimizer = make_optimizer(self.model, recipe)
+        self.scheduler = make_scheduler(self.optimizer, recipe, batches.updates)
         self.scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
         self.ema = (
             ModelEmaV3(self.model, decay=recipe.ema_decay, use_warmup=True)
@@ -125,9 +110,13 @@ class _Run:
             else None
         )
         self.forward = machine.wrap(self.model, processes)
-        self.mixup = _mixup(identity)
+        self.mixing = (
+            Mixing(recipe, classes=identity.classes, seed=identity.seed)
+            if recipe.mixup or recipe.cutmix
+            else None
+        )
         self.loss = nn.CrossEntropyLoss(
-            label_smoothing=0.0 if self.mixup else recipe.label_smoothing
+            label_smoothing=0.0 if self.mixing else recipe.label_smoothing
         )
         self.epoch = 0
         self.rows: list[Row] = []
@@ -173,12 +162,13 @@ class _Run:
         total = torch.zeros((), device=self.machine.device)
         for step in range(recipe.accumulate):
             images, labels = self.machine.move(*next(stream))
-            if self.mixup is not None:
-                images, labels = self.mixup(images, labels)
+            if self.mixing is not None:
+                images, labels = self.mixing(images, labels, index, step, self.processes.rank)
             last = step == recipe.accumulate - 1
             with nullcontext() if last else self._unsynchronised():
                 with self.machine.autocast():
-                    loss = self.loss(self.forward(images), labels) / recipe.accumulate
+                    logits = _require_logits(self.forward(images))
+                    loss = self.loss(logits, labels) / recipe.accumulate
                 self.scaler.scale(loss).backward()
             total += loss.detach()
         if recipe.clip_grad:
@@ -251,14 +241,10 @@ class _Run:
             checkpoint.restore_random_state(states[self.processes.rank])
 
 
-def _mixup(identity: checkpoint.Identity) -> Any:
-    recipe = identity.recipe
-    if not (recipe.mixup or recipe.cutmix):
-        return None
-    return Mixup(
-        mixup_alpha=recipe.mixup,
-        cutmix_alpha=recipe.cutmix,
-        switch_prob=recipe.mixup_switch,
-        label_smoothing=recipe.label_smoothing,
-        num_classes=identity.classes,
-    )
+def _require_logits(answer: Any) -> Tensor:
+    if not isinstance(answer, Tensor):
+        raise AftModelsError(
+            f"expected logits from the model, got {type(answer).__name__}: build it without "
+            "auxiliary classifiers, or wrap it in a module that returns its logits alone"
+        )
+    return answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,16 @@ class Processes:
         if self.count > 1:
             distributed.all_reduce(value)
         return value
+
+    def share_buffers(self, module: nn.Module) -> None:
+        """Gives every process the buffers of the first, which are those that it writes to files.
+
+        Parameters are the same everywhere; on CPUs the batch norm of each process has counted the
+        statistics of its own images since the last forward pass began.
+        """
+        if self.count > 1:
+            for buffer in module.buffers():
+                distributed.broadcast(buffer, 0)
 
     def wait(self) -> None:
         """Returns when every process has come here."""

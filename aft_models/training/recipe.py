@@ -3,37 +3,68 @@
 from __future__ import annotations
 
 import ast
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from fnmatch import fnmatchcase
 from typing import Any, get_args, get_origin, get_type_hints
 
-from aft_models.errors import AftModelsError
+from torch import nn
+
+from aft_models.errors import AftModelsError, unknown
+from aft_models.presets import PRESETS
+from aft_models.weights import WeightsCard
 
 PIPELINES = ("memory", "loader")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 EXPECTED = {  # in words, per kind of field
+    bool: "true or false",
     int: "a whole number",
     float: "a number",
     tuple[float, float]: "two numbers, as in 0.9,0.999",
-    tuple[float, float, float]: "three numbers, as in 0.5,0.5,0.5",
+    tuple[float, ...]: "three numbers, as in 0.5,0.5,0.5",
     tuple[int, ...]: "whole numbers, as in 16,24,32",
 }
 IDENTITY = ("name", "summary", "adjustments")  # what a recipe is called, not what it does
 
 
 @dataclass(frozen=True)
-class Adjustment:
-    """One field that differs for models whose name fits a shell pattern."""
+class ModelInput:
+    """What a model, or its trained weights, expect of an image."""
 
-    pattern: str
+    size: int = 224  # height and width in pixels
+    interpolation: str = "bicubic"
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # per channel, of pixels in [0, 1]
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+    @classmethod
+    def of(cls, model: nn.Module) -> ModelInput:
+        """As timm keeps it with a model; ImageNet's usual values for any other."""
+        known = getattr(model, "default_cfg", None) or {}
+        return cls(
+            size=known.get("input_size", (cls.size,))[-1],
+            interpolation=known.get("interpolation", cls.interpolation),
+            mean=tuple(known.get("mean", cls.mean)),
+            std=tuple(known.get("std", cls.std)),
+        )
+
+    @classmethod
+    def of_card(cls, card: WeightsCard) -> ModelInput:
+        """As exported weights were trained."""
+        return cls(card.input_size, card.interpolation, card.mean, card.std)
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """One field that differs for the presets with certain values of a switch."""
+
+    switch: str  # of XCiTConfig
+    values: tuple[Any, ...]  # of the switch
     field: str
     value: Any
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained; `lr` holds at `lr_batch_size` images and scales with the batch."""
+    """How a model is trained; `lr` alone scales with the batch, other rates hold as they are."""
 
     name: str
     summary: str
@@ -44,19 +75,20 @@ class Recipe:
     optimizer: str = "adamw"  # any name that timm.optim knows
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.05  # not for biases, norms and other vectors
+    decay_temperatures: bool = False  # weight decay for the attention temperatures too
     warmup_epochs: float = 5.0
-    warmup_lr: float = 1e-6  # where the warm-up starts; scales with the batch too
-    min_lr: float = 1e-5  # where the cosine ends; scales with the batch too
+    warmup_lr: float = 1e-6  # where the warm-up starts, at any batch size
+    min_lr: float = 1e-5  # where the cosine ends, at any batch size
     clip_grad: float = 0.0  # largest norm of the gradient; 0 is no limit
     accumulate: int = 1  # backward passes per update
     drop_path: float = 0.0  # stochastic depth
     label_smoothing: float = 0.1
     ema_decay: float = 0.0  # weights averaged over updates are evaluated and exported; 0 is off
-    image_size: int = 224
+    image_size: int = 224  # 0 is the model's own
     sizes: tuple[int, ...] = ()  # sides of the images in successive equal parts of the epochs
-    interpolation: str = "bicubic"
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # per channel, of pixels in [0, 1]
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    interpolation: str = "bicubic"  # nothing is the model's own
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # of pixels in [0, 1]; () is the model's own
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)  # likewise
     pipeline: str = "loader"  # loader: timm's transforms in workers; memory: batched, on pixels
     flip: float = 0.5  # probability of a mirror image
     canvas: int = 0  # memory pipeline: side that random windows are cut from; 0 is `image_size`
@@ -73,8 +105,11 @@ class Recipe:
     adjustments: tuple[Adjustment, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "lr_batch_size", "accumulate", "image_size"):
+        for name in ("epochs", "batch_size", "lr_batch_size", "accumulate"):
             _require(getattr(self, name) >= 1, self, name, "at least 1")
+        _require(self.image_size >= 0, self, "image_size", "at least 0")
+        for name in ("mean", "std"):
+            _require(len(getattr(self, name)) in (0, 3), self, name, "three numbers, or ()")
         _require(self.lr > 0, self, "lr", "more than 0")
         _require(self.repeated_augmentation >= 1, self, "repeated_augmentation", "at least 1")
         _require(
@@ -105,6 +140,12 @@ class Recipe:
             _require(0 <= getattr(self, name) < 1, self, name, "from 0 to below 1")
         for name in ("flip", "random_erasing", "mixup_switch"):
             _require(0 <= getattr(self, name) <= 1, self, name, "a probability")
+        _require(
+            self.interpolation in ("", *INTERPOLATIONS),
+            self,
+            "interpolation",
+            f"one of {', '.join(INTERPOLATIONS)}",
+        )
         _require(self.pipeline in PIPELINES, self, "pipeline", f"one of {', '.join(PIPELINES)}")
         _require(all(size >= 1 for size in self.sizes), self, "sizes", "at least 1")
         _require(
@@ -128,14 +169,30 @@ class Recipe:
             return self.image_size
         return self.sizes[min(epoch * len(self.sizes) // self.epochs, len(self.sizes) - 1)]
 
-    def scaled(self, lr: float) -> float:
-        """A learning rate of this recipe at its batch size (the linear rule)."""
-        return lr * self.batch_size / self.lr_batch_size
+    @property
+    def peak_lr(self) -> float:
+        """`lr` at this recipe's batch size (the linear rule)."""
+        return self.lr * self.batch_size / self.lr_batch_size
 
     def for_model(self, model: str) -> Recipe:
-        """The recipe with the adjustments that fit a model's name applied, in order."""
-        changes = {a.field: a.value for a in self.adjustments if fnmatchcase(model, a.pattern)}
+        """The recipe with the adjustments for a preset applied; other models have none."""
+        config = PRESETS.get(model)
+        if config is None:
+            return self
+        changes = {
+            a.field: a.value for a in self.adjustments if getattr(config, a.switch) in a.values
+        }
         return replace(self, **changes)
+
+    def for_input(self, model_input: ModelInput) -> Recipe:
+        """The recipe with what it leaves to the model filled in."""
+        return replace(
+            self,
+            image_size=self.image_size or model_input.size,
+            interpolation=self.interpolation or model_input.interpolation,
+            mean=self.mean or model_input.mean,
+            std=self.std or model_input.std,
+        )
 
     def settings(self) -> dict[str, Any]:
         """Every field that can change a number, by name, as plain values."""
@@ -161,27 +218,16 @@ def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
         if not separator:
             raise AftModelsError(f"expected FIELD=VALUE, got {assignment!r}, as in epochs=10")
         if name not in kinds:
-            close = difflib.get_close_matches(name, kinds, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise AftModelsError(
-                f"a recipe has no field {name!r}.{hint} Fields: {', '.join(sorted(kinds))}"
-            )
+            raise AftModelsError(unknown("field of a recipe", name, sorted(kinds), shown=99))
         changes[name] = _parse(name, text.strip(), kinds[name])
     return replace(recipe, **changes)
-
-
-def get_recipe(name: str) -> Recipe:
-    """Looks a recipe up by name."""
-    if name not in RECIPES:
-        close = difflib.get_close_matches(name, RECIPES, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise AftModelsError(f"unknown recipe {name!r}.{hint} Known: {', '.join(RECIPES)}")
-    return RECIPES[name]
 
 
 def _parse(name: str, text: str, kind: Any) -> Any:
     if kind is str:
         return text
+    if kind is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -206,96 +252,3 @@ def _require(good: bool, recipe: Recipe, name: str, expected: str) -> None:
         raise AftModelsError(
             f"recipe {recipe.name}: {name} must be {expected}, got {getattr(recipe, name)!r}"
         )
-
-
-_LARGE_AUGMENTATION: Mapping[str, Any] = {
-    "rand_augment": "rand-m9-mstd0.5-inc1",
-    "color_jitter": 0.4,
-    "random_erasing": 0.25,
-    "mixup": 0.8,
-    "cutmix": 1.0,
-    "repeated_augmentation": 3,
-}
-_PAPER_ADJUSTMENTS = (
-    Adjustment("*_aps*", "batch_size", 512),
-    Adjustment("*_af*", "batch_size", 512),
-    Adjustment("xcit_small*", "drop_path", 0.05),
-)
-
-RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe(
-            name="xcit-imagenet",
-            summary="the paper's: ImageNet from scratch, 400 epochs at 224 px, on several GPUs",
-            epochs=400,
-            batch_size=1024,
-            lr=1e-3,
-            lr_batch_size=1024,
-            adjustments=_PAPER_ADJUSTMENTS,
-            **_LARGE_AUGMENTATION,
-        ),
-        Recipe(
-            name="xcit-small-sets",
-            summary="the paper's: CIFAR-10, CIFAR-100, Stanford Cars, 1000 epochs at 224 px",
-            epochs=1000,
-            batch_size=1024,
-            lr=1e-3,
-            lr_batch_size=1024,
-            adjustments=_PAPER_ADJUSTMENTS,
-            **_LARGE_AUGMENTATION,
-        ),
-        Recipe(
-            name="cpu-cifar10",
-            summary="the bundled .cifar10 weights: pico models at 32 px, an hour or two per core",
-            epochs=16,
-            batch_size=128,
-            lr=6e-3,
-            lr_batch_size=128,
-            optimizer="nmuon",  # Muon with Nesterov momentum: after one epoch 64%, AdamW 59%
-            warmup_epochs=0.25,
-            min_lr=6e-6,
-            clip_grad=1.0,
-            image_size=32,
-            mean=(0.4914, 0.4822, 0.4465),
-            std=(0.2470, 0.2435, 0.2616),
-            sizes=(16, 16, 20, 20, 24, 24, 28, 32),
-            pipeline="memory",
-            canvas=37,  # the benchmark's own resize: round(32 * 256 / 224)
-        ),
-        Recipe(
-            name="cpu-imagenette",
-            summary="the bundled .imagenette weights: pico models at 96 px, hours on one CPU core",
-            epochs=30,
-            batch_size=64,
-            lr=5e-3,
-            lr_batch_size=64,
-            optimizer="nmuon",
-            warmup_epochs=0.5,
-            min_lr=5e-6,
-            clip_grad=1.0,
-            image_size=96,
-            sizes=(48, 48, 64, 64, 80, 96),
-            pipeline="memory",
-            canvas=110,  # the benchmark's own resize: round(96 * 256 / 224)
-            zoom=(0.6, 1.145),  # windows of 58 to 110 px
-        ),
-        Recipe(
-            name="cpu-scenes",
-            summary="the bundled .scenes weights: pico models at 64 px, on two CPU cores",
-            epochs=3,
-            batch_size=64,
-            lr=4e-3,
-            lr_batch_size=64,
-            optimizer="nmuon",
-            warmup_epochs=0.25,
-            min_lr=4e-6,
-            clip_grad=1.0,
-            image_size=64,
-            mean=(0.5, 0.5, 0.5),
-            std=(0.18, 0.18, 0.18),
-            pipeline="memory",
-            canvas=72,
-        ),
-    )
-}

@@ -1,18 +1,17 @@
 """Trained weights, each with a card: what it is, what it expects, how it was made, how it does.
 
-Two files per entry, ``<architecture>.<tag>.safetensors`` and the same with ``.json``. The
-bundled ones lie in this folder; training writes the same pair to a folder of the user's choice.
+Two files per entry, ``<architecture>.<tag>.safetensors`` and the same with ``.json``; characters
+that a file name should not have are replaced. The bundled ones lie in this folder; training writes
+the same pair to a folder of the user's choice.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from aft_models.errors import AftModelsError
+from aft_models.classifier import replace_classifier
+from aft_models.errors import AftModelsError, unknown
+from aft_models.files import write_atomic
 
 __all__ = [
     "WeightsCard",
@@ -42,7 +43,7 @@ class WeightsCard:
     """Everything needed to use a set of weights rightly, and to know where it came from."""
 
     name: str  # "<architecture>.<tag>"
-    architecture: str  # a model registered with timm
+    architecture: str  # a model registered with timm, or how the user named another one
     tag: str  # what it was trained on
     num_classes: int  # outputs of the classifier
     class_names: tuple[str, ...]  # in the order of the outputs; empty when not known
@@ -101,18 +102,23 @@ def load_state_dict(name: str, folder: str | Path | None = None) -> dict[str, Te
     return state
 
 
-def load_weights(name: str, folder: str | Path | None = None) -> nn.Module:
-    """The model with these weights, in evaluation mode on the CPU."""
-    import timm
+def load_weights(
+    name: str, folder: str | Path | None = None, *, model: nn.Module | None = None
+) -> nn.Module:
+    """The model with these weights, in evaluation mode on the CPU.
 
+    Args:
+        name: ``"<architecture>.<tag>"``.
+        folder: where ``save_weights`` wrote it; by default the bundled ones.
+        model: the architecture of the card, where it is not a name that ``timm.create_model``
+            takes; its classifier is replaced where it has other classes.
+    """
     card = weights_card(name, folder)
     state = load_state_dict(name, folder)
-    model: nn.Module = timm.create_model(
-        card.architecture,
-        num_classes=card.num_classes,
-        img_size=card.input_size,
-        **card.switches,
-    )
+    if model is None:
+        model = _build(card)
+    else:
+        replace_classifier(model, card.num_classes, size=card.input_size)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -122,8 +128,27 @@ def load_weights(name: str, folder: str | Path | None = None) -> nn.Module:
     return model.eval()
 
 
+def _build(card: WeightsCard) -> nn.Module:
+    import timm
+
+    if not timm.is_model(card.architecture):
+        raise AftModelsError(
+            f"{card.name} is of {card.architecture!r}, which timm does not know: build that model "
+            "and pass it to load_weights(..., model=...)"
+        )
+    model: nn.Module = timm.create_model(
+        card.architecture,
+        num_classes=card.num_classes,
+        img_size=card.input_size,
+        **card.switches,
+    )
+    return model
+
+
 def save_weights(model: nn.Module, folder: str | Path, card: WeightsCard) -> Path:
     """Write ``<card.name>.safetensors`` and its card; a reader never sees half of either.
+
+    A name such as ``timm:resnet50+af.birds`` becomes the file name ``timm_resnet50+af.birds``.
 
     Args:
         model: its state dict is saved; switches that differ from the preset join the card.
@@ -140,18 +165,20 @@ def save_weights(model: nn.Module, folder: str | Path, card: WeightsCard) -> Pat
         )
     where = Path(folder)
     where.mkdir(parents=True, exist_ok=True)
-    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    # Copies, because a file cannot hold two names of one tensor (modules that a network shares).
+    state = {k: v.detach().cpu().contiguous().clone() for k, v in model.state_dict().items()}
     card = dataclasses.replace(
         card, digest=state_dict_digest(state), switches=_switches(model, card.architecture)
     )
     text = json.dumps(dataclasses.asdict(card), indent=2, ensure_ascii=False) + "\n"
-    target = where / f"{card.name}.json"
+    stem = _file_safe(card.name)
+    target = where / f"{stem}.json"
     # The card goes last: weights without a card are not listed.
-    _replace(
-        where / f"{card.name}.safetensors",
+    write_atomic(
+        where / f"{stem}.safetensors",
         lambda path: save_file(state, path, metadata={"format": "pt"}),
     )
-    _replace(target, lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomic(target, lambda path: path.write_text(text, encoding="utf-8"))
     return target
 
 
@@ -175,18 +202,6 @@ def _switches(model: nn.Module, architecture: str) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(config).items() if v != preset[k]}
 
 
-def _replace(target: Path, write: Callable[[Path], Any]) -> None:
-    handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".part")
-    os.close(handle)
-    part = Path(temporary)
-    try:
-        write(part)
-        part.chmod(0o644)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _folder(folder: str | Path | None) -> Path:
     where = BUNDLED if folder is None else Path(folder)
     if not where.is_dir():
@@ -194,11 +209,15 @@ def _folder(folder: str | Path | None) -> Path:
     return where
 
 
+def _file_safe(name: str) -> str:
+    """Idempotent, so that the name of a file finds that file."""
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", name).strip("_.")
+
+
 def _path(name: str, folder: str | Path | None) -> Path:
     known = list_weights(folder)
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise AftModelsError(f"unknown weights {name!r}.{hint} Known: {', '.join(known) or 'none'}")
+    stem = _file_safe(name)
+    if stem not in known:
+        raise AftModelsError(unknown("weights", name, known))
     # Not with_suffix: the tag follows a dot of its own.
-    return _folder(folder) / f"{name}.json"
+    return _folder(folder) / f"{stem}.json"

@@ -1,4 +1,4 @@
-"""`shiftbench audit`: which layers of a model break shift-equivariance."""
+"""`shiftbench audit`: which layers of a model break shift-equivariance, and why."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
+import pandas as pd
 
-from shiftbench.audit import DEFAULT_OFFSETS, LayerReport, audit, breakers, to_frame
-from shiftbench.datasets import Camera, load_dataset
-from shiftbench.geometry import geometry_for, normalise
+from shiftbench.datasets import Camera, ImageSet, load_dataset
+from shiftbench.datasets.canvases import canvases
+from shiftbench.datasets.geometry import geometry_for, normalise
+from shiftbench.errors import UsageError
+from shiftbench.files import format_of, require_place, write_text
 from shiftbench.grid import Offset
-from shiftbench.loading import canvases
+from shiftbench.measure.audit import DEFAULT_OFFSETS, audit
+from shiftbench.measure.causes import CAUSES
+from shiftbench.measure.layer_report import LayerReport, breakers, to_frame, unjudged
 from shiftbench.models import load_model
-from shiftbench.results import write_atomic
-from shiftbench_cli import render
+from shiftbench.report.depth import depth_figure
+from shiftbench.report.plots import ENDINGS, save_figure
+from shiftbench_cli import options, render
+
+OUTPUTS = {".csv": "csv", **ENDINGS}
+NAMED = 3  # layers that are named of those that could not be judged
 
 
 def _offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[Offset]:
@@ -32,8 +41,10 @@ def _offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 
 
 @click.command("audit")
-@click.option("-m", "--model", required=True, help="Model name, as for `shiftbench run`.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for the model.")
+@click.option(
+    "-m", "--model", "models", multiple=True, required=True, help="As for `run`; repeatable."
+)
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for a single --model.")
 @click.option("-d", "--data", default="scenes", show_default=True, help="NAME[:PATH].")
 @click.option("--images", default=8, show_default=True, type=click.IntRange(min=1))
 @click.option(
@@ -42,9 +53,15 @@ def _offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 @click.option("--top", default=15, show_default=True, help="How many layers the table shows.")
 @click.option("--all", "everything", is_flag=True, help="Every layer, in order of execution.")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Every layer, as CSV.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Every layer as .csv, or error along the depth as .png, .pdf or .svg.",
+)
+@options.plugins
 def command(
-    model: str,
+    models: tuple[str, ...],
     checkpoint: Path | None,
     data: str,
     images: int,
@@ -54,51 +71,100 @@ def command(
     form: str,
     output: Path | None,
 ) -> None:
-    """Find the layers of a model that break shift-equivariance, and by how much.
+    """Find the layers of a model that break shift-equivariance, by how much, and why.
 
-    `own` is the relative error of a layer alone, given its exactly shifted input; `accumulated` is
-    that of the whole path from the shifted image to this layer.
+    `own` is the relative error of a layer alone, given its exactly shifted input, and `border` the
+    part of it that padding is to blame for; `path` is the error of the whole path from the shifted
+    image to this layer, and EQ-T the same in dB.
     """
-    classifier = load_model(model, checkpoint=checkpoint)
+    if checkpoint is not None and len(models) != 1:
+        raise UsageError(
+            f"--checkpoint holds the weights of one --model, and {len(models)} were given"
+        )
+    if output is not None:
+        require_place(output)
+        format_of(output, OUTPUTS)
     dataset = load_dataset(data, limit=images)
-    geometry = geometry_for(classifier.preprocessing, rendered=isinstance(dataset, Camera))
-    batch = next(canvases(dataset, geometry, batch_size=images))
+    audits: dict[str, list[LayerReport]] = {}
+    for model in dict.fromkeys(models):
+        audits[model] = _audit(model, checkpoint, dataset, offsets)
+        if form == "table":
+            _print(audits[model], model=model, images=len(dataset), top=None if everything else top)
+    frames = {model: to_frame(reports) for model, reports in audits.items()}
+    table = pd.concat(
+        [frame.assign(model=model) for model, frame in frames.items()], ignore_index=True
+    )
+    table.insert(0, "model", table.pop("model"))
+    if form == "json":
+        click.echo(table.to_json(orient="records"))
+    elif form == "csv":
+        click.echo(table.to_csv(index=False), nl=False)
+    if output is None:
+        return
+    if format_of(output, OUTPUTS) == "csv":
+        write_text(output, table.to_csv(index=False))
+    else:
+        save_figure(depth_figure(frames), output)
+    click.echo(f"{output}: {len(audits)} model{'s' * (len(audits) > 1)}", err=True)
+
+
+def _audit(
+    model: str, checkpoint: Path | None, dataset: ImageSet, offsets: list[Offset]
+) -> list[LayerReport]:
+    classifier = load_model(model, checkpoint=checkpoint)
+    geometry = geometry_for(
+        classifier.preprocessing,
+        finished=dataset.has_size(classifier.preprocessing.input_size),
+        rendered=isinstance(dataset, Camera),
+    )
+    batch = next(canvases(dataset, geometry, batch_size=len(dataset)))
     normalised = normalise(
         batch.canvas, classifier.preprocessing.mean, classifier.preprocessing.std
     )
-    reports = [
+    return [
         # A classifier wraps the network, as `model`; people know its layers without that.
-        replace(report, name=report.name.removeprefix("model."))
+        replace(report, name=report.name.removeprefix("model."), depth=max(0, report.depth - 1))
         for report in audit(classifier.module, normalised, offsets=offsets or DEFAULT_OFFSETS)
         if report.name != "model"
     ]
-    frame = to_frame(reports)
-    if output is not None:
-        write_atomic(output, frame.to_csv(index=False).encode())
-    if form == "json":
-        click.echo(frame.to_json(orient="records"))
-    elif form == "csv":
-        click.echo(frame.to_csv(index=False), nl=False)
-    else:
-        shown = reports if everything else breakers(reports)[:top]
-        _print(shown, whole=reports[-1], model=model, images=len(dataset))
 
 
-def _print(shown: list[LayerReport], *, whole: LayerReport, model: str, images: int) -> None:
+def _print(reports: list[LayerReport], *, model: str, images: int, top: int | None) -> None:
+    found, whole = breakers(reports), reports[-1]
+    shown = reports if top is None else found[:top]
     rows = [
         (
             report.name or "(whole model)",
             report.kind,
-            "x".join(map(str, report.shape)),
-            "" if report.own is None else f"{report.own:.1e}",
-            f"{report.accumulated:.1e}",
+            _short(report.own),
+            _short(report.border or None),
+            _short(report.accumulated),
+            "" if report.eq_t is None else f"{report.eq_t:.0f}",
+            report.cause or "",
         )
         for report in shown
     ]
+    columns = ("layer", "kind", "own", "border", "path", "EQ-T", "cause")
+    assert whole.accumulated is not None
+    assert whole.eq_t is not None
+    lines = [f"The logits change by {whole.accumulated:.2g} in all: EQ-T {whole.eq_t:.0f} dB."]
+    if top is not None and len(found) > top:
+        lines.append(f"{len(found) - top} more layers break less: see --top, --all.")
+    for name in dict.fromkeys(report.cause for report in found if report.cause):
+        cause, count = CAUSES[name], sum(report.cause == name for report in found)
+        lines.append(f"{name} ({count}): {cause.about}. Treated by {', '.join(cause.remedies)}.")
+    for reason, names in unjudged(reports).items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        lines.append(f"Not judged, {reason}: {', '.join(names[:NAMED])}{more}.")
     render.print_table(
-        ("layer", "kind", "output", "own", "accumulated"),
+        columns,
         rows,
-        title=f"{model}: relative equivariance error per layer, {images} images",
-        caption=f"the logits change by {whole.accumulated:.1e} in all",
-        numeric=("own", "accumulated"),
+        title=f"{model}: relative error of shifts per layer, {images} images",
+        caption="\n".join(lines),
+        numeric=columns[2:6],
+        cut=["kind"],
     )
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"

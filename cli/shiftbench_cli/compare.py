@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from shiftbench.compare import compare, to_rows
-from shiftbench.output import GALLERY_ENDINGS, format_of, require_place
-from shiftbench.results import Record, read_records
-from shiftbench.selection import find_record
+from shiftbench.files import GALLERY_ENDINGS, format_of, require_place
+from shiftbench.records.choose import find_record
+from shiftbench.records.record import Record, read_records
+from shiftbench.report.compare import compare, to_rows
 from shiftbench_cli import options, render
 
 
@@ -21,7 +21,15 @@ def _records(folders: tuple[Path, ...], names: tuple[str, str], data: str | None
     # A folder given by name needs no place to be looked for in.
     by_name = [name for name in names if not Path(name).is_dir()]
     known = read_records(places) if by_name else []
-    return [find_record(known, name, data=data) for name in names]
+    name = data and _data_name(data, {record.data.name for record in known})
+    return [find_record(known, model, data=name) for model in names]
+
+
+def _data_name(data: str, known: set[str]) -> str:
+    """The data set of `NAME[:PATH]`: both `folder:/data/birds` and its `val` are birds."""
+    name, _, path = data.partition(":")
+    own = [place.name for place in (Path(path).resolve(), Path(path).resolve().parent) if path]
+    return next((candidate for candidate in (name, *own) if candidate in known), name)
 
 
 @click.command()
@@ -36,6 +44,7 @@ def _records(folders: tuple[Path, ...], names: tuple[str, str], data: str | None
 )
 @click.option("--max-shift", type=click.IntRange(min=0), help="Radius of the adversarial metrics.")
 @options.printed
+@options.plugins
 @click.option(
     "--gallery",
     type=click.Path(path_type=Path),
@@ -68,14 +77,13 @@ def command(
     if gallery is not None:
         require_place(gallery)
         format_of(gallery, GALLERY_ENDINGS)
-    name = data.partition(":")[0] if data else None
-    a, b = _records(folders, (first, second), name)
+    a, b = _records(folders, (first, second), data)
     comparison = compare(a, b, max_shift=max_shift)
     if kind == "table":
         render.print_comparison(comparison)
     elif kind == "json":
         about = {"first": a.model.name, "second": b.model.name, "data": a.data.name}
-        content = {**about, "max_shift": comparison.max_shift, "metrics": to_rows(comparison)}
+        content = {**about, "metrics": to_rows(comparison), "left_out": comparison.left_out}
         click.echo(json.dumps(content, indent=2))
     else:
         out = io.StringIO()
@@ -85,7 +93,7 @@ def command(
         writer.writerows(rows)
         click.echo(out.getvalue(), nl=False)
     if gallery is not None:
-        from shiftbench.gallery import build_gallery, write_gallery  # torch takes seconds
+        from shiftbench.report.gallery import build_gallery, write_gallery  # torch takes seconds
 
         made = build_gallery(comparison, attack=attack, data=data, size=gallery_size)
         write_gallery(made, gallery)

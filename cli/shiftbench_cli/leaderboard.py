@@ -7,32 +7,12 @@ from pathlib import Path
 import click
 
 from shiftbench.errors import UsageError
-from shiftbench.leaderboard import DEFAULT_SORT, Table, build_table, to_csv
-from shiftbench.output import format_of, require_place, write_text
-from shiftbench.page import render_page
-from shiftbench.results import Record
-from shiftbench.selection import load_records, of_data, of_models
-from shiftbench.typeset import to_latex, to_markdown, update_between_markers
-from shiftbench_cli import render
-
-ENDINGS = {
-    ".csv": "csv",
-    ".md": "markdown",
-    ".tex": "latex",
-    ".html": "html",
-    ".htm": "html",
-}
-FORMATS = ("table", "csv", "markdown", "latex", "html")
-
-
-def _text(kind: str, table: Table, records: list[Record], sort: str, intervals: bool | None) -> str:
-    if kind == "csv":
-        return to_csv(table)
-    if kind == "markdown":
-        return to_markdown(table, intervals=True if intervals is None else intervals)
-    if kind == "latex":
-        return to_latex(table, intervals=False if intervals is None else intervals)
-    return render_page(records, sort=sort)
+from shiftbench.files import format_of, require_place, write_text
+from shiftbench.records.choose import load_records, of_data, of_models
+from shiftbench.report.formats import FORMATS
+from shiftbench.report.formats.markdown import to_markdown, update_between_markers
+from shiftbench.report.table import DEFAULT_SORT, build_tables
+from shiftbench_cli import options, render
 
 
 @click.command()
@@ -41,8 +21,7 @@ def _text(kind: str, table: Table, records: list[Record], sort: str, intervals: 
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(FORMATS),
-    help="Default: by the ending of --output (.csv, .md, .tex, .html); on stdout, table.",
+    help="table, csv, markdown, latex, html. Default: by the ending of --output; else table.",
 )
 @click.option("--sort", default=DEFAULT_SORT, show_default=True, help="Column to sort by.")
 @click.option("--reverse", is_flag=True, help="Turn the order around.")
@@ -52,13 +31,14 @@ def _text(kind: str, table: Table, records: list[Record], sort: str, intervals: 
 @click.option(
     "--intervals/--no-intervals",
     default=None,
-    help="Wilson 95% intervals in Markdown (default: with) and LaTeX (default: without).",
+    help="95% intervals in Markdown (default: with) and LaTeX (default: without).",
 )
 @click.option(
     "--update",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Replace the table between the leaderboard markers of this Markdown file.",
 )
+@options.plugins
 def command(
     folders: tuple[Path, ...],
     output: Path | None,
@@ -71,32 +51,39 @@ def command(
     intervals: bool | None,
     update: Path | None,
 ) -> None:
-    """Turn the records below each DIR (default results/runs) into one table."""
-    if output is not None:
-        require_place(output)
-        kind = kind or format_of(output, ENDINGS)
-    kind = kind or "table"
-    if kind == "table" and output is not None:
-        raise UsageError(
-            f"a terminal table cannot be written to {output}: "
-            "use --format csv, markdown, latex or html"
-        )
+    """Turn the records below each DIR (default results/runs) into a table per comparable group."""
+    kind = _format(kind, output)
     records = load_records(folders or [Path("results/runs")])
     records = of_models(of_data(records, data), models)
-    table = build_table(records, sort=sort, reverse=reverse, max_shift=max_shift)
+    tables = build_tables(records, sort=sort, reverse=reverse, max_shift=max_shift)
     if update is not None:
-        changed = update_between_markers(
-            update, to_markdown(table, intervals=True if intervals is None else intervals)
-        )
+        changed = update_between_markers(update, to_markdown(tables, intervals is not False))
         click.echo(f"{update}: {'updated' if changed else 'up to date'}", err=True)
         if output is None:
             return
     if kind == "table":
-        render.print_leaderboard(table)
+        render.print_leaderboards(tables)
         return
-    text = _text(kind, table, records, sort, intervals)
+    form = FORMATS.get(kind)
+    text = form.render(tables, form.intervals if intervals is None else intervals)
     if output is None:
         click.echo(text, nl=False)
     else:
         write_text(output, text)
-        click.echo(f"{output}: {len(table.rows)} records", err=True)
+        click.echo(f"{output}: {len(records)} records", err=True)
+
+
+def _format(kind: str | None, output: Path | None) -> str:
+    """The format that was asked for, by name or by the ending of the file."""
+    if output is not None:
+        require_place(output)
+        endings = {ending: name for name in FORMATS for ending in FORMATS.get(name).endings}
+        kind = kind or format_of(output, endings)
+    kind = kind or "table"
+    if kind == "table" and output is not None:
+        raise UsageError(
+            f"a terminal table cannot be written to {output}: use --format {' or '.join(FORMATS)}"
+        )
+    if kind != "table":
+        FORMATS.get(kind)
+    return kind

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import click
 
-from shiftbench_cli import render
+from shiftbench_cli import options, render
 
 Entry = Mapping[str, str | bool]  # one line: its `name`, and what else there is to say
 
@@ -30,7 +30,7 @@ def _datasets(pattern: str | None) -> Iterable[Entry]:
 
 
 def _attacks(pattern: str | None) -> Iterable[Entry]:
-    from shiftbench.attacks import ATTACKS
+    from shiftbench.measure.attacks import ATTACKS
 
     attacks = (ATTACKS.get(name) for name in ATTACKS)
     return _filter(
@@ -38,8 +38,28 @@ def _attacks(pattern: str | None) -> Iterable[Entry]:
     )
 
 
+def _metrics(pattern: str | None) -> Iterable[Entry]:
+    from shiftbench.measure.metrics import METRICS
+
+    entries = []
+    for name in METRICS:
+        metric = METRICS.get(name)
+        entries += [
+            {"name": f"{name}:{argument}" if argument else name, "summary": metric.about(argument)}
+            for argument in metric.arguments() or ("",)
+        ]
+    return _filter(entries, pattern)
+
+
+def _formats(pattern: str | None) -> Iterable[Entry]:
+    from shiftbench.report.formats import FORMATS
+
+    forms = ((name, FORMATS.get(name)) for name in FORMATS)
+    return _filter(({"name": n, "endings": ", ".join(f.endings)} for n, f in forms), pattern)
+
+
 def _recipes(pattern: str | None) -> Iterable[Entry]:
-    from aft_models.training.recipe import RECIPES
+    from aft_models.training.recipes import RECIPES
 
     return _filter(({"name": r.name, "summary": r.summary} for r in RECIPES.values()), pattern)
 
@@ -48,6 +68,8 @@ KINDS: Mapping[str, Callable[[str | None], Iterable[Entry]]] = {
     "models": _models,
     "datasets": _datasets,
     "attacks": _attacks,
+    "metrics": _metrics,
+    "formats": _formats,
     "recipes": _recipes,
 }
 
@@ -72,8 +94,9 @@ def _filter(entries: Iterable[Entry], pattern: str | None) -> list[Entry]:
     show_default=True,
     help="json: a list of objects with at least a name.",
 )
+@options.plugins
 def command(kind: str, pattern: str | None, form: str) -> int:
-    """List models, datasets, attacks or recipes whose name matches PATTERN, such as 'xcit*af*'."""
+    """List what there is of a kind, by a PATTERN of names such as 'xcit*af*'."""
     entries = list(KINDS[kind](pattern))
     if form == "json":
         json.dump(entries, sys.stdout, indent=2)

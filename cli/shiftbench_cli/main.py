@@ -18,9 +18,11 @@ COMMANDS = {
     "plot": ("plot", "Draw adversarial accuracy against max shift, or heat maps."),
     "compare": ("compare", "Compare two models on the same images."),
     "train": ("train", "Train or fine-tune a bundled model with a named recipe."),
+    "verify": ("verify", "Check records against their samples, and against the model."),
     "list": ("listing", "List models, datasets, attacks or recipes."),
     "show": ("show", "Draw an image under each kind of shift."),
     "audit": ("audit", "Find the layers of a model that break shift-equivariance."),
+    "repair": ("repair", "Say which remedies apply to a model, what each changes and costs."),
     "reproduce": ("reproduce", "Put the published figures next to ours."),
 }
 INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
@@ -52,11 +54,9 @@ class LazyGroup(click.Group):
         """Resolves a command; an unknown one is an error with close matches."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            import difflib
+            from aft_models.errors import unknown
 
-            close = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            ctx.fail(f"no command {name!r}.{hint} Commands: {', '.join(COMMANDS)}.")
+            ctx.fail(unknown("command", name, COMMANDS, shown=len(COMMANDS)))
         return super().resolve_command(ctx, args)
 
 

@@ -45,3 +45,23 @@ def picture(default: str) -> Callable[[Command], Command]:
         show_default=True,
         help="Picture to write: .png, .pdf or .svg.",
     )
+
+
+def plugins(command: Command) -> Command:
+    """Files to import before anything else; installed plug-ins are imported too."""
+
+    def load(ctx: click.Context, param: click.Parameter, files: tuple[Path, ...]) -> None:
+        from shiftbench.plugins import load_plugins
+
+        load_plugins(files)
+
+    return click.option(
+        "--plugin",
+        multiple=True,
+        is_eager=True,
+        expose_value=False,
+        callback=load,
+        type=click.Path(path_type=Path),
+        metavar="FILE.py",
+        help="Shifts, attacks, metrics, sources, formats of your own; repeatable.",
+    )(command)

@@ -7,15 +7,16 @@ from pathlib import Path
 import click
 
 from shiftbench.errors import UsageError
-from shiftbench.output import format_of, require_place
-from shiftbench.plots import ENDINGS, curves_figure, heatmap_figure, save_figure
-from shiftbench.selection import load_records, of_data, of_models
+from shiftbench.files import format_of, require_place
+from shiftbench.records.choose import load_records, of_data, of_models
+from shiftbench.report.plots import ENDINGS, curves_figure, heatmap_figure, save_figure
 from shiftbench_cli import options
 
 
 @click.command()
 @click.argument("folders", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
 @options.picture("curves.png")
+@options.plugins
 @click.option(
     "--kind",
     type=click.Choice(["curves", "heatmap"]),

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from shiftbench.work import Tally, Watcher
+from shiftbench.run.worker import Estimate, Tally, Watcher
 from shiftbench_cli import render
 
 PLAIN_SECONDS = 10.0  # between two plain lines of the same task
@@ -47,19 +47,21 @@ class LiveProgress(RunProgress):
         lines = self._lines = Progress(
             TextColumn("{task.description}"),
             *bar,
-            TextColumn("{task.completed}/{task.total}", justify="right"),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}", justify="right"),
             TextColumn("{task.fields[state]}"),
             console=self._console,
         )
         lines.start()
         ids: dict[str, TaskID] = {}
 
-        def watch(tally: Tally) -> None:
-            if tally.task not in ids:
-                ids[tally.task] = lines.add_task(_words(tally.task), state="")
-            lines.update(
-                ids[tally.task], completed=tally.done, total=tally.total, state=_state(tally)
-            )
+        def watch(event: Estimate | Tally) -> None:
+            if isinstance(event, Estimate):
+                self.remark(_forecast(event))
+                return
+            if event.metric not in ids:
+                ids[event.metric] = lines.add_task(_words(event.metric), state="")
+            far = round(event.done + event.under_way, 1)
+            lines.update(ids[event.metric], completed=far, total=event.total, state=_state(event))
 
         return watch
 
@@ -84,15 +86,19 @@ class PlainProgress(RunProgress):
         last: dict[str, float] = {}
         closed: set[str] = set()
 
-        def watch(tally: Tally) -> None:
-            now = time.monotonic()
-            finished = tally.done == tally.total
-            due = now - last.setdefault(tally.task, now) >= PLAIN_SECONDS
-            if tally.task in closed or not (finished or due):
+        def watch(event: Estimate | Tally) -> None:
+            if isinstance(event, Estimate):
+                self.remark(f"{name}: {_forecast(event)}")
                 return
-            last[tally.task] = now
-            closed.update({tally.task} if finished else ())
-            line = f"{name}: {_words(tally.task)} {tally.done}/{tally.total} {_state(tally)}"
+            now = time.monotonic()
+            finished = event.done == event.total
+            due = now - last.setdefault(event.metric, now) >= PLAIN_SECONDS
+            if event.metric in closed or not (finished or due):
+                return
+            last[event.metric] = now
+            closed.update({event.metric} if finished else ())
+            far = event.done + event.under_way
+            line = f"{name}: {_words(event.metric)} {far:.0f}/{event.total} {_state(event)}"
             self.remark(line.rstrip())
 
         return watch
@@ -106,15 +112,29 @@ def _words(task: str) -> str:
     return task.replace("_", " ")
 
 
+def _forecast(estimate: Estimate) -> str:
+    """What the work may take, before it begins."""
+    words = f"at most {_short(estimate.passes)} forward passes, about {_duration(estimate.seconds)}"
+    return f"{words}; images that break early need fewer"
+
+
+def _duration(seconds: float) -> str:
+    """A time in one unit: 40 s, 12 min, 5 h, 3 days."""
+    for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
 def _state(tally: Tally) -> str:
     """Speed, forward passes, time left and the score so far."""
     words = []
     if tally.measured and tally.seconds > 0:
         speed = tally.measured / tally.seconds
-        left = round((tally.total - tally.done) / speed)
+        left = round(max(0.0, tally.total - tally.done - tally.under_way) / speed)
         words += [f"{speed:.1f} img/s", f"{_short(tally.passes)} passes", f"{_clock(left)} left"]
     if tally.score is not None:
-        words.append(f"{100 * tally.score.value:.1f}%")
+        words.append(f"{tally.score.text()}{'%' if tally.score.is_fraction else ''}")
     return " ".join(words)
 
 

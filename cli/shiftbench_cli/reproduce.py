@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from shiftbench.paper import TABLES, Answer, answer, commands, read_claims
-from shiftbench.results import read_records
+from shiftbench.records.record import read_records
+from shiftbench.report.paper import TABLES, Answer, answer, commands, read_claims
 from shiftbench_cli import options, render
 
 _SOURCE_TREE = Path(__file__).resolve().parents[2]
@@ -22,12 +22,13 @@ def _flat(found: Answer) -> dict[str, str | float | int | None]:
         "table": claim.table,
         "model": claim.model,
         "data": claim.data,
-        "metric": claim.metric,
+        "metric": claim.score.column,
         "published_percent": None if claim.published is None else float(claim.published),
         "ours_percent": None if score is None else round(100 * score.value, 2),
         "ours_low": None if score is None else round(100 * score.low, 2),
         "ours_high": None if score is None else round(100 * score.high, 2),
         "n": None if score is None else score.n,
+        "remark": found.remark,
         "difference": None if found.difference is None else round(found.difference, 2),
         "command": None if score is not None else commands([claim])[0],
     }
@@ -42,6 +43,7 @@ def _flat(found: Answer) -> dict[str, str | float | int | None]:
     help="Folder of the published figures. Default: results/paper, here or in the source tree.",
 )
 @options.printed
+@options.plugins
 def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, kind: str) -> None:
     """Put the paper's figures next to ours.
 

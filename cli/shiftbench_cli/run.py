@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from aft_models.errors import AftModelsError
-from shiftbench.benchmark import Execution, run
 from shiftbench.datasets import load_dataset
 from shiftbench.datasets.base import Camera
-from shiftbench.distributed import Group
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.models import default_models, load_model
-from shiftbench.results import Record, ResultStore
-from shiftbench.settings import PRECISIONS, Settings, attack_names
+from shiftbench.records.record import Record, ResultStore
+from shiftbench.run.benchmark import Execution, run
+from shiftbench.run.processes import Group
+from shiftbench.run.settings import ENGINES, PRECISIONS, Settings, attack_names
 from shiftbench_cli import options, report
 from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress
@@ -38,12 +38,14 @@ class Request:
 
     models: tuple[str, ...]
     checkpoint: Path | None
+    name: str | None
     data: str
     split: str | None
     attacks: tuple[str, ...]
     max_shift: int
     step: str | None
     consistency: bool
+    metrics: tuple[str, ...]
     repeats: int
     mode: str
     full_grid: bool
@@ -52,10 +54,12 @@ class Request:
     class_map: Path | None
     download: bool
     skip_bad: bool
+    verify_data: bool
     batch_size: int | None
     workers: int | None
     device: str
     precision: str
+    engine: str
     compiled: bool
     nproc: int
     crop_pct: str
@@ -73,6 +77,12 @@ class Request:
             raise UsageError(
                 f"--checkpoint holds the weights of one --model, and {len(self.models)} were given"
             )
+        if self.name is not None and len(self.models) != 1:
+            raise UsageError(
+                f"--name is for the record of one --model, and {len(self.models)} were given"
+            )
+        if self.compiled and self.engine not in ("torch", "compile"):
+            raise UsageError(f"--compile means --engine compile: leave --engine {self.engine} out")
         if self.full_grid and self.mode != "exhaustive":
             raise UsageError(f"--full-grid visits every offset: leave --mode {self.mode} out")
         for text in self.thresholds:
@@ -87,11 +97,12 @@ class Request:
             mode="full_grid" if self.full_grid else self.mode,
             consistency=Settings.consistency if self.consistency else (),
             repeats=self.repeats,
+            metrics=self.metrics,
             limit=self.limit,
             search_limit=self.search_limit,
             seed=self.seed,
             precision=self.precision,
-            compile=self.compiled,
+            engine="compile" if self.compiled else self.engine,
             crop_pct=self.crop_pct,
             pad=self.pad,
             skip_bad=self.skip_bad,
@@ -101,6 +112,7 @@ class Request:
 @click.command(cls=SharedCommand, name="run")
 @click.option("-m", "--model", "models", multiple=True, help="Repeatable. Default: bundled ones.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for a single --model.")
+@click.option("--name", help="The entry's own name in records and tables. Default: the model's.")
 @click.option("-d", "--data", default="scenes", show_default=True, metavar="NAME[:PATH]")
 @click.option("--split", help="Part of the data set. Default: the one people evaluate on.")
 @click.option("-a", "--attack", "attacks", multiple=True, help="Repeatable; all (default) or none.")
@@ -109,6 +121,7 @@ class Request:
 @click.option(
     "--consistency/--no-consistency", default=True, help="Random-shift consistency. Default: on."
 )
+@click.option("--metric", "metrics", multiple=True, help="Further metrics; repeatable.")
 @click.option("--repeats", default=1, show_default=True, help="Random shifts per image.")
 @click.option(
     "--mode", default="exhaustive", show_default=True, help="exhaustive or sampled:K offsets."
@@ -123,11 +136,19 @@ class Request:
 )
 @click.option("--download", is_flag=True, help="Let a data set be downloaded.")
 @click.option("--skip-bad", is_flag=True, help="Leave unreadable images out, and count them.")
+@click.option("--verify-data", is_flag=True, help="Read every file again for the fingerprint.")
 @click.option("-b", "--batch-size", metavar="N|auto", default="auto", callback=_batch_size)
 @click.option("-j", "--workers", type=click.IntRange(min=0), help="Data loading processes.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
 @click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True)
-@click.option("--compile", "compiled", is_flag=True, help="torch.compile the model.")
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="torch",
+    show_default=True,
+    help="What runs the forward pass.",
+)
+@click.option("--compile", "compiled", is_flag=True, help="The same as --engine compile.")
 @click.option(
     "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Processes."
 )
@@ -149,6 +170,7 @@ class Request:
     "--fail-under", "thresholds", multiple=True, metavar="KEY=FRACTION", help="Guard a score."
 )
 @options.printed
+@options.plugins
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> int:
@@ -173,26 +195,22 @@ def _evaluate(request: Request, group: Group) -> int:
         dataset = load_dataset(
             request.data,
             split=request.split,
-            limit=request.limit,
-            seed=request.seed,
             download=request.download,
             class_map=request.class_map,
+            verify=request.verify_data,
         )
         settings = request.settings(camera=isinstance(dataset, Camera))
-        thresholds = [Threshold.parse(text) for text in request.thresholds]
-        for threshold in thresholds:
-            threshold.check(settings)
+        guards = [Threshold.parse(text).guard(settings) for text in request.thresholds]
         names = request.models or default_models(dataset.name)
     execution = Execution(request.device, request.batch_size, request.workers, group)
     records: list[Record] = []
     problems: list[str] = []
-    with run_progress(quiet=request.quiet, speak=group.is_main) as progress:
-        if group.size > 1:
-            progress.remark(f"{group.size} processes: the lines show the share of the first")
+    with run_progress(quiet=request.quiet, speak=group.leads) as progress:
         for name in names:
             try:
                 with group.together():
                     classifier = load_model(name, checkpoint=request.checkpoint)
+                    classifier = replace(classifier, name=request.name or classifier.name)
                 outcome = run(
                     classifier,
                     dataset,
@@ -206,16 +224,16 @@ def _evaluate(request: Request, group: Group) -> int:
                 if len(names) == 1:
                     raise
                 problems.append(f"{name} failed: {error}")
-                progress.remark(problems[-1])
+                progress.remark(f"{name} failed: the reason stands at the end")
                 continue
             records.append(outcome.record)
             if outcome.reused:
                 progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
-    if group.is_main:
+    if group.leads:
         report.write(records, request.kind)
-    for threshold in thresholds:
-        problems += filter(None, map(threshold.complaint, records))
-    if group.is_main:
+    for guard in guards:
+        problems += filter(None, map(guard.complaint, records))
+    if group.leads:
         for problem in problems:
             click.echo(f"error: {problem}", err=True)
     return 1 if problems else 0

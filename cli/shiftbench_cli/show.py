@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from shiftbench.output import format_of, require_place
-from shiftbench.plots import ENDINGS, save_figure
-from shiftbench.show import DEFAULT_OFFSETS, parse_offset, show_image
+from shiftbench.files import format_of, require_place
+from shiftbench.report.plots import ENDINGS, save_figure
+from shiftbench.report.show import DEFAULT_OFFSETS, parse_offset, show_image
 from shiftbench_cli import options
 
 _DEFAULTS = ", ".join(f"{name}={o.dy:g},{o.dx:g}" for name, o in DEFAULT_OFFSETS.items())
@@ -31,6 +31,7 @@ _DEFAULTS = ", ".join(f"{name}={o.dy:g},{o.dx:g}" for name, o in DEFAULT_OFFSETS
     show_default=True,
     help="Side of the view a model would see, in pixels.",
 )
+@options.plugins
 def command(image: Path, output: Path, offsets: tuple[str, ...], size: int) -> None:
     """Draw IMAGE under each kind of shift.
 

@@ -5,14 +5,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shiftbench.errors import UsageError
+from shiftbench.measure.metrics import Metric, plan_metric
+from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
-from shiftbench.results import Record
-from shiftbench.settings import Settings
+from shiftbench.run.settings import Settings
+from shiftbench.scores import ScoreName
+
+LARGE = 224  # pixels: names of scores do not depend on the size of the view
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A score of a run that must not be lower."""
+
+    name: ScoreName
+    least: float
+
+    def complaint(self, record: Record) -> str | None:
+        """What is wrong with a record, if it is."""
+        score = record.scores.get(self.name)
+        if score is None:
+            return f"{record.model.name} has no {self.name}"
+        if record.is_upper_bound(self.name):
+            return f"{record.model.name}: {self.name} is an upper bound and cannot guard"
+        if score.value >= self.least:
+            return None
+        return f"{record.model.name}: {self.name} is {score.value:.4f}, below {self.least:g}"
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A score that must not be lower."""
+    """What the user wrote: the name of a score, and how low it may be."""
 
     name: str
     least: float
@@ -31,21 +54,26 @@ class Threshold:
             )
         return cls(name.strip(), least)
 
-    def check(self, settings: Settings) -> None:
-        """Refuses a name that the run will not have, before it begins."""
-        known = ["accuracy", *(f"consistency_{kind}" for kind in settings.consistency)]
-        for attack in settings.attacks:
-            known += [f"adversarial_{attack}"]
-            known += [f"adversarial_{attack}@{s}" for s in range(settings.max_shift + 1)]
+    def guard(self, settings: Settings) -> Guard:
+        """The score of a run that is meant; a curve's own name is the widest grid of this run.
+
+        A record may reach further than the run asks for, and the guard must not depend on that.
+
+        Raises:
+            UsageError: The run will not have the score, or can only find it too high.
+        """
+        request = settings.request(view=LARGE, resize=2 * LARGE)
+        known: dict[str, tuple[ScoreName, Metric]] = {}
+        for text in settings.metric_texts():
+            metric = plan_metric(text, request)
+            for name in metric.score_names():  # radii ascend: the last one has the curve's name
+                known |= {str(name): (name, metric), name.stem: (name, metric)}
         if self.name not in known:
             raise unknown_name("score of this run", self.name, known)
-
-    def complaint(self, record: Record) -> str | None:
-        """What is wrong with a record, if it is."""
-        scores = record.scores.named()
-        if self.name not in scores:
-            raise unknown_name(f"score of {record.model.name}", self.name, scores)
-        value = scores[self.name].value
-        if value >= self.least:
-            return None
-        return f"{record.model.name}: {self.name} is {value:.4f}, below {self.least:g}"
+        name, metric = known[self.name]
+        if metric.settings().get("upper_bound"):
+            raise UsageError(
+                f"{self.name} of a sampled search is an upper bound and cannot guard: leave "
+                "--mode out, or guard another score"
+            )
+        return Guard(name, self.least)

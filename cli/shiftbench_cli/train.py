@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import click
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import aft_models
 from aft_models.training.checkpoint import Identity
@@ -23,17 +23,19 @@ from aft_models.training.logbook import Row
 from aft_models.training.loop import train
 from aft_models.training.machine import PRECISIONS, Machine
 from aft_models.training.meter import Progress
-from aft_models.training.processes import Processes
-from aft_models.training.recipe import Recipe, get_recipe, override
-from aft_models.weights import load_state_dict
+from aft_models.training.recipe import ModelInput, Recipe, override
+from aft_models.training.recipes import get_recipe
+from aft_models.weights import list_weights, load_state_dict, state_dict_digest, weights_card
 from shiftbench.datasets import load_dataset
 from shiftbench.errors import UsageError
 from shiftbench.models.checkpoint import read_state_dict
 from shiftbench.registry import unknown_name
+from shiftbench.run.engine import choose_device
+from shiftbench.run.processes import Group
+from shiftbench.run.training_data import Inputs, Scores, images_of
 from shiftbench.statistics import wilson
-from shiftbench_cli import render
+from shiftbench_cli import options, render
 from shiftbench_cli.processes import SharedCommand, share
-from shiftbench_cli.training_data import Inputs, Scores
 
 LINE_SECONDS = 10.0  # between two lines of progress
 
@@ -132,6 +134,7 @@ class Request:
     help="What stdout gets.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@options.plugins
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
     """Train or fine-tune a bundled model with a named recipe.
@@ -144,15 +147,15 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     recipe = override(get_recipe(request.recipe).for_model(request.architecture), request.changes)
     return share(
         ctx,
-        lambda group: _train(request, recipe, Processes(group.rank, group.size), group.local_rank),
+        lambda group: _train(request, recipe, group),
         nproc=request.nproc,
         device=request.device,
     )
 
 
-def _train(request: Request, recipe: Recipe, processes: Processes, local_rank: int) -> int:
+def _train(request: Request, recipe: Recipe, processes: Group) -> int:
     machine = Machine(
-        _device(request.device, processes, local_rank),
+        choose_device(request.device, local_rank=processes.local_rank),
         request.precision,
         request.compiled,
         request.channels_last,
@@ -167,9 +170,22 @@ def _train(request: Request, recipe: Recipe, processes: Processes, local_rank: i
         )
         for split in (request.train_split, request.split)
     )
-    model = _build(request, recipe, len(data.class_names))
+    start = _start(request)
+    model = _build(request, recipe, len(data.class_names), start)
+    recipe = recipe.for_input(_model_input(request, model))
     inputs = Inputs(recipe, processes, request.workers, request.seed)
-    identity = Identity(request.model, recipe, request.seed, len(data.class_names))
+    identity = Identity(
+        request.model,
+        recipe,
+        request.seed,
+        len(data.class_names),
+        data=images_of(data, request.limit),
+        scored={
+            **asdict(images_of(scored, request.limit)),
+            "shift_images": request.shift_images,
+        },
+        start=state_dict_digest(start) if start else "",
+    )
     scores = Scores(
         scored,
         inputs,
@@ -203,34 +219,36 @@ def _train(request: Request, recipe: Recipe, processes: Processes, local_rank: i
     return 0
 
 
-def _build(request: Request, recipe: Recipe, classes: int) -> nn.Module:
+def _start(request: Request) -> dict[str, Tensor]:
+    """The weights to start from; none for random ones."""
+    if request.pretrained:
+        return load_state_dict(request.model)
+    return {} if request.checkpoint is None else read_state_dict(request.checkpoint)
+
+
+def _build(
+    request: Request, recipe: Recipe, classes: int, start: Mapping[str, Tensor]
+) -> nn.Module:
     """The model with the weights that training starts from, the same in every process."""
     torch.manual_seed(request.seed)
+    size = {"img_size": recipe.image_size} if recipe.image_size else {}
     model: nn.Module = timm.create_model(
-        request.architecture,
-        num_classes=classes,
-        img_size=recipe.image_size,
-        drop_path_rate=recipe.drop_path,
+        request.architecture, num_classes=classes, drop_path_rate=recipe.drop_path, **size
     )
-    if request.pretrained:
-        load_backbone(model, load_state_dict(request.model))
-    elif request.checkpoint is not None:
-        load_backbone(model, read_state_dict(request.checkpoint))
+    if start:
+        load_backbone(model, start)
     return model
 
 
-def _device(name: str, processes: Processes, local_rank: int) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and processes.count > 1:
-        name = f"cuda:{local_rank}"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"expected auto, cpu, cuda[:i] or mps as device, got {name!r}") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("no CUDA device here: use --device cpu")
-    return device
+def _model_input(request: Request, model: nn.Module) -> ModelInput:
+    """What the weights to start from were trained on, else what the model takes."""
+    if request.pretrained:
+        return ModelInput.of_card(weights_card(request.model))
+    folder = request.checkpoint
+    names = list_weights(folder) if folder is not None and folder.is_dir() else []
+    if len(names) == 1:
+        return ModelInput.of_card(weights_card(names[0], folder))
+    return ModelInput.of(model)
 
 
 class _Lines:
@@ -261,5 +279,5 @@ def _print_result(row: Row, counts: Mapping[str, int], folder: Path, form: str) 
         click.echo(json.dumps({"export": str(folder), "epochs": row["epoch"], "scores": found}))
         return
     for name, score in scores.items():
-        click.echo(f"{name.replace('_', ' ')}: {render.percent(score)}, n={score.n:,}")
+        click.echo(f"{name.replace('_', ' ')}: {render.shown(score)}, n={score.n:,}")
     click.echo(f"weights: {folder}")

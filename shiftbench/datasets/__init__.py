@@ -1,12 +1,20 @@
 """Data sources: a name such as `imagenet:PATH` becomes an `ImageSet`.
 
-A new source is one new file that registers a `Source` in `SOURCES` and is imported by `sources`.
+A new source is one new file here that registers a `Source` in `SOURCES`: every file of this folder
+is imported.
 """
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from shiftbench.datasets.base import SOURCES, Camera, ImageSet, Request, Source
+from shiftbench.datasets.labels import relabelled
 from shiftbench.datasets.scenes import Scenes
 from shiftbench.datasets.sources import list_datasets, load_dataset
 from shiftbench.datasets.subset import balanced, subset
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "SOURCES",
@@ -18,5 +26,6 @@ __all__ = [
     "balanced",
     "list_datasets",
     "load_dataset",
+    "relabelled",
     "subset",
 ]

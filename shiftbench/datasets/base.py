@@ -42,17 +42,27 @@ class ImageSet(Protocol):
         """One per image, known without decoding."""
         ...
 
+    def has_size(self, side: int) -> bool:
+        """Whether all images are squares of `side` pixels.
+
+        A subset answers for the whole, so that no number of images changes how they are cut.
+        """
+        ...
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> tuple[Image, int]:
         """Decodes one image; always RGB and upright. Unreadable: a DataError that names it."""
         ...
 
-    def fingerprint(self, *, content: bool = False) -> str:
-        """Names, sizes and count in one digest, so that a record can name what it measured.
+    def fingerprint(self, *, verify: bool = False) -> str:
+        """Images and labels in one digest, so that a record can name what it measured.
+
+        It is the same for a copy of the data on another machine, and another one when a single
+        image changes.
 
         Args:
-            content: Hash the images themselves too, which reads all of them.
+            verify: Read all files again, even those that show no sign of a change.
         """
         ...
 

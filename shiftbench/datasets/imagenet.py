@@ -22,16 +22,16 @@ def _synsets() -> tuple[dict[str, int], list[str]]:
 
 def load_imagenet(request: Request) -> FileSet:
     """PATH holds `val/` or is the folder of wnid folders itself; any of the wnids may be absent."""
-    root, split = split_folder(request.path, request.split, name="imagenet")
+    place = split_folder(request.path, request.split, source="imagenet")
     index, names = _synsets()
-    folders = class_folders(root, name="imagenet")
+    folders = class_folders(place.root, source="imagenet")
     strangers = [folder for folder in folders if folder not in index]
     if strangers:
         raise DataError(
-            f"folder {strangers[0]!r} in {root} is not one of the 1000 ImageNet wnids (such as "
-            "n01440764): sort the images into wnid folders, or use folder:PATH"
+            f"folder {strangers[0]!r} in {place.root} is not one of the 1000 ImageNet wnids (such "
+            "as n01440764): sort the images into wnid folders, or use folder:PATH"
         )
-    return file_set("imagenet", split, root, {wnid: index[wnid] for wnid in folders}, names)
+    return file_set("imagenet", place, {wnid: index[wnid] for wnid in folders}, names)
 
 
 SOURCES.register(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +13,45 @@ from PIL import Image, ImageOps
 from shiftbench.errors import DataError
 
 
-def read_image(path: Path, *, key: str | None = None) -> Image.Image:
-    """Reads an image file as upright RGB; `key` names it in errors when the path should not."""
-    name = key or str(path)
+def read_image(path: Path) -> Image.Image:
+    """Reads an image file as upright RGB."""
+    return _read(path, str(path))
+
+
+def decode_image(content: bytes, name: str) -> Image.Image:
+    """Reads the bytes of an image file as upright RGB; `name` is what errors call it."""
+    return _read(BytesIO(content), name)
+
+
+def _read(source: Path | BytesIO, name: str) -> Image.Image:
     try:
-        with warnings.catch_warnings(), Image.open(path) as file:
-            warnings.simplefilter(
-                "ignore"
-            )  # metadata that is a little wrong is common and harmless
+        with warnings.catch_warnings(), Image.open(source) as file:
+            # Metadata that is a little wrong is common and harmless.
+            warnings.simplefilter("ignore")
             return to_rgb(file)
     except FileNotFoundError:
         raise DataError(f"there is no image {name}: check the path") from None
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error...
         raise unreadable(name, error) from error
+
+
+def all_sized(sources: Iterable[Path | BytesIO], side: int) -> bool:
+    """Whether all images, files or their bytes, are squares of `side` pixels, by their headers.
+
+    The first one that is not ends the search, which in most folders is the very first. Files that
+    cannot be read have no say.
+    """
+    found = False
+    for source in sources:
+        try:
+            with warnings.catch_warnings(), Image.open(source) as file:
+                warnings.simplefilter("ignore")
+                if file.size != (side, side):
+                    return False
+        except Exception:  # as in read_image, which will name the file when its turn comes
+            continue
+        found = True
+    return found
 
 
 def unreadable(name: str, error: Exception) -> DataError:

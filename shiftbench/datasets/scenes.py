@@ -71,7 +71,11 @@ class Scenes:
         pixels = self.render([index], self.view)[0].permute(1, 2, 0)  # (H, W, 3)
         return Image.fromarray(pixels.numpy()), self.labels[index]
 
-    def fingerprint(self, *, content: bool = False) -> str:
+    def has_size(self, side: int) -> bool:
+        """Never: scenes are rendered at whatever size is asked for, with what lies around."""
+        return False
+
+    def fingerprint(self, *, verify: bool = False) -> str:
         """The scenes follow from version, seed, split and count alone, pixels included."""
         identity = f"scenes/{VERSION}/{self.seed}/{self.split}/{self._size}"
         return hashlib.sha256(identity.encode()).hexdigest()

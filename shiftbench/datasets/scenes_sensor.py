@@ -164,8 +164,10 @@ class CameraViews:
         """Returns uint8 (B, 3, view, view), equal to `render` at `offset`, bit for bit."""
         wanted = torch.arange(len(self._world)) if rows is None else rows.cpu()
         (down, phase_y), (right, phase_x) = split_offset(offset.dy), split_offset(offset.dx)
-        if max(abs(down), abs(right)) > self._margin:
-            return render(_take(self._world, wanted.numpy()), self._view, 0, offset)
+        needed = max(abs(down), abs(right))
+        if needed > self._margin:  # an offset further out than any before: render more at once
+            self._margin = needed
+            self._phases.clear()
         canvases = self._canvases(Offset(phase_y, phase_x), wanted)
         top, left = self._margin + down, self._margin + right
         views = canvases[:, :, top : top + self._view, left : left + self._view]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shiftbench.datasets import folder, imagenet, scenes, torchvision_sets  # noqa: F401 (register)
 from shiftbench.datasets.base import SOURCES, ImageSet, Request, Source
 from shiftbench.datasets.subset import balanced, subset
 from shiftbench.errors import UsageError
@@ -23,8 +22,13 @@ def load_dataset(
     seed: int = 0,
     download: bool = False,
     class_map: Path | str | None = None,
+    verify: bool = False,
 ) -> ImageSet:
     """Opens a data set by name.
+
+    >>> data = load_dataset("scenes", limit=24)
+    >>> data.name, data.split, len(data)
+    ('scenes', 'test', 24)
 
     Args:
         spec: `NAME` or `NAME:PATH`, such as `scenes`, `imagenet:PATH`, `cifar10`.
@@ -33,6 +37,7 @@ def load_dataset(
         seed: Of the subset, which nothing else changes.
         download: Allow the data set to be fetched; without it the network is never used.
         class_map: For `folder`: a JSON or CSV file from folder names to class indices.
+        verify: Read every file for the fingerprint, also those that seem not to have changed.
 
     Raises:
         UsageError: The name is unknown or an option does not fit it.
@@ -50,6 +55,8 @@ def load_dataset(
             class_map=None if class_map is None else Path(class_map),
         )
     )
+    if verify:
+        dataset.fingerprint(verify=True)
     if limit is None:
         return dataset
     chosen = balanced(dataset.keys, dataset.labels, limit, seed)

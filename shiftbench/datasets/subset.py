@@ -49,15 +49,19 @@ class Subset:
         """The labels of the chosen images."""
         return [self.whole.labels[index] for index in self.indices]
 
+    def has_size(self, side: int) -> bool:
+        """Whether the images of the whole have this size."""
+        return self.whole.has_size(side)
+
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, index: int) -> tuple[Image, int]:
         return self.whole[self.indices[index]]
 
-    def fingerprint(self, *, content: bool = False) -> str:
+    def fingerprint(self, *, verify: bool = False) -> str:
         """Digest of the whole and of which images were chosen."""
-        digest = hashlib.sha256(self.whole.fingerprint(content=content).encode())
+        digest = hashlib.sha256(self.whole.fingerprint(verify=verify).encode())
         digest.update("\n".join(self.keys).encode())
         return digest.hexdigest()
 

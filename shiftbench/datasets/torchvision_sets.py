@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL.Image import Image
 from torchvision import datasets
 
 from shiftbench.datasets.base import SOURCES, Request, Source
-from shiftbench.datasets.images import to_rgb, unreadable
+from shiftbench.datasets.fingerprint import cache_folder, content_digest
+from shiftbench.datasets.images import all_sized, to_rgb, unreadable
 from shiftbench.errors import DataError
 from shiftbench.registry import unknown_name
 
@@ -32,12 +35,12 @@ class Entry:
     name: str
     kind: type[Any]
     splits: Mapping[str, Mapping[str, Any]]  # split -> constructor arguments; the first is default
-    extra: Mapping[str, Any] = field(default_factory=dict)  # further constructor arguments
+    checked: bool = False  # torchvision refuses files of another content whenever it opens them
 
 
 ENTRIES = (
-    Entry("cifar10", datasets.CIFAR10, TRAIN_FLAG),
-    Entry("cifar100", datasets.CIFAR100, TRAIN_FLAG),
+    Entry("cifar10", datasets.CIFAR10, TRAIN_FLAG, checked=True),
+    Entry("cifar100", datasets.CIFAR100, TRAIN_FLAG, checked=True),
     Entry("stanford_cars", datasets.StanfordCars, _splits("test", "train")),
     Entry("country211", datasets.Country211, _splits("test", "valid", "train")),
     Entry("dtd", datasets.DTD, _splits("test", "val", "train")),
@@ -52,9 +55,9 @@ ENTRIES = (
     Entry("mnist", datasets.MNIST, TRAIN_FLAG),
     Entry("oxford_iiit_pet", datasets.OxfordIIITPet, _splits("test", "trainval")),
     Entry("rendered_sst2", datasets.RenderedSST2, _splits("test", "val", "train")),
-    Entry("stl10", datasets.STL10, _splits("test", "train")),
+    Entry("stl10", datasets.STL10, _splits("test", "train"), checked=True),
     Entry("sun397", datasets.SUN397, {"all": {}}),
-    Entry("svhn", datasets.SVHN, _splits("test", "train", "extra")),
+    Entry("svhn", datasets.SVHN, _splits("test", "train", "extra"), checked=True),
 )
 
 
@@ -65,6 +68,7 @@ class TorchvisionSet:
     name: str
     split: str
     data: Any  # the torchvision data set itself
+    checked: bool = False  # see `Entry`
 
     def __len__(self) -> int:
         return len(self.data)
@@ -100,20 +104,48 @@ class TorchvisionSet:
         except (OSError, SyntaxError, ValueError) as error:
             raise unreadable(f"{self.keys[index]} of {self.name}", error) from error
 
-    def fingerprint(self, *, content: bool = False) -> str:
-        """Digest of name, split, count and labels; with `content`, of the pixels as well."""
+    @property
+    def _pixels(self) -> NDArray[np.uint8] | None:
+        """Every image at once, in sets that are held in memory."""
+        pixels = getattr(self.data, "data", None)
+        return None if pixels is None else np.asarray(pixels)
+
+    @property
+    def _files(self) -> Sequence[Path]:
+        """One file per image, in sets that are read from them; torchvision has several words."""
+        for attribute in ("_samples", "samples", "_image_files", "_images"):
+            files = getattr(self.data, attribute, None)
+            if files is not None:
+                return [Path(item[0] if isinstance(item, tuple) else item) for item in files]
+        return ()
+
+    def has_size(self, side: int) -> bool:
+        """By the headers of files; images that are held in memory are all as large as the first."""
+        if self._pixels is None:
+            return all_sized(self._files, side)
+        return self[0][0].size == (side, side)
+
+    def fingerprint(self, *, verify: bool = False) -> str:
+        """Digest of name, split, labels and content.
+
+        The files of a set that torchvision checks need not be read: there is one version of them.
+        """
         digest = hashlib.sha256(f"{self.name}/{self.split}/{len(self)}".encode())
         digest.update(repr(list(self.labels)).encode())
-        if content:
-            for index in range(len(self)):
-                image = self[index][0]
-                digest.update(f"{image.size}".encode() + image.tobytes())
+        if not self.checked:
+            pixels = self._pixels
+            digest.update(
+                content_digest(self._files, verify=verify).encode()
+                if pixels is None
+                else np.ascontiguousarray(pixels).tobytes()
+            )
         return digest.hexdigest()
 
 
 def default_root() -> Path:
     """Where data sets live when the user names no folder: `$SHIFTBENCH_DATA`, or a cache."""
-    return Path(os.environ.get("SHIFTBENCH_DATA", "~/.cache/shiftbench/data")).expanduser()
+    place = os.environ.get("SHIFTBENCH_DATA")
+    return Path(place).expanduser() if place else cache_folder() / "data"
 
 
 def load_torchvision(entry: Entry, request: Request) -> TorchvisionSet:
@@ -125,10 +157,8 @@ def load_torchvision(entry: Entry, request: Request) -> TorchvisionSet:
     if request.download:
         root.mkdir(parents=True, exist_ok=True)
     try:
-        arguments = {**entry.splits[split], **entry.extra}
-        return TorchvisionSet(
-            entry.name, split, entry.kind(str(root), download=request.download, **arguments)
-        )
+        data = entry.kind(str(root), download=request.download, **entry.splits[split])
+        return TorchvisionSet(entry.name, split, data, entry.checked)
     except Exception as error:  # sources differ in what they raise for absent or corrupt files
         cause = error if isinstance(error, ImportError) else error.__context__
         if isinstance(cause, ImportError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,9 @@ def _with_card(model: nn.Module, card: WeightsCard, name: str) -> Classifier:
         std=card.std,
         interpolation=card.interpolation,
         crop_pct=card.crop_pct,
+        canvas=math.floor(card.input_size / card.crop_pct + 1e-6),
     )
-    return as_classifier(model, recipe, name=name, source="bundled")
+    return as_classifier(model, recipe, name=name, source="bundled", class_names=card.class_names)
 
 
 def _refuse(options: dict[str, Any], spec: ModelSpec) -> None:

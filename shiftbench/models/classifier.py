@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from aft_models.presets import CROP_PCT
 from aft_models.weights import state_dict_digest
 from shiftbench.errors import ModelError
 
@@ -24,7 +25,11 @@ class Preprocessing:
     mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
     std: tuple[float, ...]
     interpolation: str = "bicubic"  # nearest, bilinear, bicubic, lanczos, ...
-    crop_pct: float = 224 / 256  # the model's own recipe; used only when it is asked for
+    # The model's own recipe, used only when it is asked for: the part of the resized image that the
+    # view keeps, and what the resize does to it (geometry.CropMode).
+    crop_pct: float = CROP_PCT
+    crop_mode: str = "center"
+    canvas: int | None = None  # to what weights for finished images (CIFAR) had them enlarged
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Classifier:
     num_classes: int
     parameters: int  # count of trainable and frozen parameters
     digest: str  # sha256 of the weights, so that a record can name what it measured
+    class_names: tuple[str, ...] = ()  # by index; empty where they are not known
 
     def __call__(self, images: Tensor) -> Tensor:
         """Returns the logits, (B, classes)."""
@@ -82,7 +88,7 @@ def as_preprocessing(value: Preprocessing | Mapping[str, Any]) -> Preprocessing:
     """Reads a preprocessing from a mapping: `input_size` as a number or (3, S, S) or (S, S)."""
     if isinstance(value, Preprocessing):
         return value
-    known = ("input_size", "mean", "std", "interpolation", "crop_pct")
+    known = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")
     unknown = sorted(set(value) - set(known))
     if unknown or "input_size" not in value:
         problem = f"unknown {', '.join(unknown)}" if unknown else "no input_size"
@@ -93,6 +99,7 @@ def as_preprocessing(value: Preprocessing | Mapping[str, Any]) -> Preprocessing:
         std=tuple(float(x) for x in value.get("std", IMAGENET_STD)),
         interpolation=str(value.get("interpolation", "bicubic")),
         crop_pct=float(value.get("crop_pct", Preprocessing.crop_pct)),
+        crop_mode=str(value.get("crop_mode", Preprocessing.crop_mode)),
     )
 
 
@@ -111,6 +118,7 @@ def as_classifier(
     name: str,
     source: str = "python",
     digest: str | None = None,
+    class_names: Sequence[str] = (),
 ) -> Classifier:
     """Makes a classifier of any module or callable; tries it once on a blank image.
 
@@ -122,6 +130,7 @@ def as_classifier(
         source: Where it came from.
         digest: Names the weights. By default the digest of the module's state; a plain callable
             shows no weights, so give one when its answers can change under the same name.
+        class_names: By index, where they are known: folders of images are then matched by name.
     """
     recipe = as_preprocessing(preprocessing)
     state = model.state_dict() if isinstance(model, nn.Module) else {}
@@ -135,6 +144,7 @@ def as_classifier(
         num_classes=_count_classes(module, recipe, name),
         parameters=parameters,
         digest=digest or state_dict_digest(state),
+        class_names=tuple(class_names),
     )
 
 

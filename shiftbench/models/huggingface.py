@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
+from aft_models.weights import state_dict_digest
 from shiftbench.errors import ModelError
 from shiftbench.models.checkpoint import load_state, read_state_dict
 from shiftbench.models.classifier import (
@@ -17,12 +20,10 @@ from shiftbench.models.classifier import (
     as_classifier,
     square,
 )
+from shiftbench.models.hf_processor import Learned, learn
 from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, building
 
 log = logging.getLogger(__name__)
-
-# PIL's numbers for the filters, which is how preprocessor_config.json writes them.
-FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 
 class HuggingFaceSource:
@@ -53,19 +54,39 @@ class HuggingFaceSource:
                         f"{spec.text} has no trained weights for {missing}: choose a model that "
                         "was fine-tuned for classification"
                     )
-            recipe = _preprocessing(spec, model.config)
-            return as_classifier(model, recipe, name=name, source="huggingface")
+            learned = _preprocessing(spec, model.config)
+            return as_classifier(
+                _Reordered(model, learned.channels).eval() if learned.is_reordered else model,
+                learned.preprocessing,
+                name=name,
+                source="huggingface",
+                digest=state_dict_digest(model.state_dict()),
+                class_names=_class_names(model.config),
+            )
 
     def entries(self) -> Iterable[ModelEntry]:
         """Nothing: the hub is not asked."""
         return ()
 
 
-def _preprocessing(spec: ModelSpec, config: Any) -> Preprocessing:
+class _Reordered(nn.Module):
+    """A model for images whose channels come in another order than red, green, blue."""
+
+    def __init__(self, model: nn.Module, channels: Sequence[int]) -> None:
+        super().__init__()
+        self.model = model
+        self.channels = list(channels)
+
+    def forward(self, images: Tensor) -> Any:
+        return self.model(images[:, self.channels])
+
+
+def _preprocessing(spec: ModelSpec, config: Any) -> Learned:
+    from transformers import AutoImageProcessor
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
-        content, _ = ImageProcessingMixin.get_image_processor_dict(spec.name)
+        ImageProcessingMixin.get_image_processor_dict(spec.name)
     except OSError:
         size = getattr(config, "image_size", 224)
         log.warning(
@@ -73,27 +94,16 @@ def _preprocessing(spec: ModelSpec, config: Any) -> Preprocessing:
             spec.text,
             size,
         )
-        return Preprocessing(square(size), IMAGENET_MEAN, IMAGENET_STD)
-    size, view = _side(content.get("size", 224)), _side(content.get("crop_size"))
-    crops = bool(content.get("do_center_crop")) and view is not None
-    crop_pct = float(content.get("crop_pct") or (view / size if crops and view and size else 1.0))
-    normalises = content.get("do_normalize", True)
-    return Preprocessing(
-        input_size=(view if crops else size) or 224,
-        mean=tuple(content.get("image_mean") or IMAGENET_MEAN) if normalises else (0.0,) * 3,
-        std=tuple(content.get("image_std") or IMAGENET_STD) if normalises else (1.0,) * 3,
-        interpolation=FILTERS.get(int(content.get("resample", 2)), "bilinear"),
-        crop_pct=crop_pct,
-    )
+        return Learned(Preprocessing(square(size), IMAGENET_MEAN, IMAGENET_STD))
+    processor = AutoImageProcessor.from_pretrained(spec.name, trust_remote_code=False)
+    return learn(processor, spec.text)
 
 
-def _side(size: int | Mapping[str, int] | None) -> int | None:
-    """The side in pixels, from the three ways transformers writes a size."""
-    if size is None or isinstance(size, int):
-        return size
-    if "shortest_edge" in size:
-        return int(size["shortest_edge"])
-    return square((size["height"], size["width"]))
+def _class_names(config: Any) -> tuple[str, ...]:
+    """The classes by index; none where they are only numbered."""
+    labels = getattr(config, "id2label", None) or {}
+    names = tuple(str(labels[index]) for index in sorted(labels))
+    return () if all(name.startswith("LABEL_") for name in names) else names
 
 
 SOURCES.register("hf", HuggingFaceSource())

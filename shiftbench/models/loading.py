@@ -6,17 +6,10 @@ import fnmatch
 from pathlib import Path
 
 from shiftbench.errors import UsageError
-from shiftbench.models import (  # noqa: F401 (each registers its source)
-    bundled,
-    huggingface,
-    python_file,
-    timm_zoo,
-    torchvision_zoo,
-)
 from shiftbench.models.classifier import Classifier
+from shiftbench.models.repaired import load_repaired, split_remedies
 from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, parse_options
-
-PREFIXES = ("timm", "tv", "hf")
+from shiftbench.registry import unknown_name
 
 
 def load_model(name: str, *, checkpoint: Path | None = None) -> Classifier:
@@ -24,13 +17,21 @@ def load_model(name: str, *, checkpoint: Path | None = None) -> Classifier:
 
     Args:
         name: `xcit_nano_12_p16_af.TAG` (bundled), a folder exported by training, `timm:NAME`,
-            `tv:NAME`, `hf:REPO_OR_DIR` or `FILE.py:FUNCTION`; `,key=value` adds options.
+            `tv:NAME`, `hf:REPO_OR_DIR`, `onnx:FILE.onnx` or `FILE.py:FUNCTION`; `,key=value` adds
+            options, and remedies may follow: `timm:resnet50+circular+aps`.
         checkpoint: A file of weights to load instead of the source's own.
 
     Raises:
         UsageError: The name or an option is not known.
         ModelError: The weights cannot be had, or do not fit.
     """
+    plain, remedies = split_remedies(name)
+    if remedies:
+        return load_repaired(plain, remedies, checkpoint, _load)
+    return _load(name, checkpoint)
+
+
+def _load(name: str, checkpoint: Path | None) -> Classifier:
     source, spec = parse_name(name, checkpoint=checkpoint)
     return SOURCES.get(source).load(spec)
 
@@ -44,15 +45,12 @@ def parse_name(text: str, *, checkpoint: Path | None = None) -> tuple[str, Model
     file, _, function = name.rpartition(":")
     if file.endswith(".py") and function.isidentifier():
         source = "python"
-    elif colon and prefix in PREFIXES:
+    elif colon and prefix in SOURCES:
         source, name = prefix, rest
     elif name.endswith(".py"):
         raise UsageError(f"expected FILE.py:FUNCTION, got {text!r}: name the function to call")
     elif colon and not Path(name).is_dir():
-        raise UsageError(
-            f"unknown model source {prefix!r} in {text!r}: use timm:NAME, tv:NAME, hf:REPO, "
-            "FILE.py:FUNCTION or a bundled name"
-        )
+        raise unknown_name("model source", prefix, SOURCES)
     else:
         source = "bundled"
     return source, ModelSpec(text=text, name=name, options=options, checkpoint=checkpoint)

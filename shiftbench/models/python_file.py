@@ -46,7 +46,10 @@ class PythonFileSource:
             if spec.checkpoint is not None:
                 load_state(model, read_state_dict(spec.checkpoint), origin=str(spec.checkpoint))
             found = as_classifier(
-                model, recipe or default_preprocessing(model), name=_public(spec), source="python"
+                model,
+                recipe or default_preprocessing(model),
+                name=spec.public_text,
+                source="python",
             )
         # The code decides the answers as much as the weights do: either change is a new model.
         code = hashlib.sha256(path.read_bytes() + found.digest.encode()).hexdigest()
@@ -64,11 +67,6 @@ def default_preprocessing(model: nn.Module) -> Preprocessing:
 
         return timm_preprocessing(model)
     return Preprocessing(224, IMAGENET_MEAN, IMAGENET_STD)
-
-
-def _public(spec: ModelSpec) -> str:
-    """The name without the folders of this machine."""
-    return spec.text.replace(spec.name, Path(spec.name).name, 1)
 
 
 def _function(path: Path, name: str) -> Callable[..., Any]:

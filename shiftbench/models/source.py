@@ -27,6 +27,11 @@ class ModelSpec:
     options: Mapping[str, Any] = field(default_factory=dict)  # what follows the commas
     checkpoint: Path | None = None  # weights to load instead of the source's own
 
+    @property
+    def public_text(self) -> str:
+        """As the user wrote it, without the folders of this machine; for names of files."""
+        return self.text.replace(self.name, Path(self.name).name, 1)
+
 
 @dataclass(frozen=True)
 class ModelEntry:

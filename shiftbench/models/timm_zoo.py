@@ -27,6 +27,7 @@ def timm_preprocessing(model: nn.Module, img_size: int | None = None) -> Preproc
         std=tuple(config["std"]),
         interpolation=config["interpolation"],
         crop_pct=config["crop_pct"],
+        crop_mode=config["crop_mode"],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torchvision
@@ -12,6 +13,13 @@ from shiftbench.models.checkpoint import load_state, read_state_dict
 from shiftbench.models.classifier import Classifier, Preprocessing, as_classifier, square
 from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, building, take_bool
 from shiftbench.registry import unknown_name
+
+# Two models carry weights from TensorFlow and undo torchvision's normalisation in front of them.
+# torchvision sets this for weights that it downloads itself; the same file as a checkpoint needs it
+# as much. Weights trained without it say `transform_input=false`. The initial values are replaced.
+FROM_TENSORFLOW = {
+    name: {"transform_input": True, "init_weights": False} for name in ("googlenet", "inception_v3")
+}
 
 
 class TorchvisionSource:
@@ -28,12 +36,17 @@ class TorchvisionSource:
         tag = options.pop("weights", "DEFAULT")
         if tag not in tags.__members__:
             raise unknown_name(f"weights of {spec.name}", str(tag), tags.__members__)
+        if spec.checkpoint is not None and spec.name in FROM_TENSORFLOW:
+            options = {**FROM_TENSORFLOW[spec.name], **options}
         with building(spec):
             model = get_model(spec.name, weights=tags[tag] if pretrained else None, **options)
             if spec.checkpoint is not None:
                 load_state(model, read_state_dict(spec.checkpoint), origin=str(spec.checkpoint))
             recipe = _preprocessing(tags[tag].transforms())
-            return as_classifier(model, recipe, name=spec.text, source="torchvision")
+            names = tags[tag].meta["categories"]
+            found = as_classifier(model, recipe, name=spec.text, source="torchvision")
+        # Weights of the user's own with as many classes may be of other ones.
+        return replace(found, class_names=tuple(names)) if pretrained else found
 
     def entries(self) -> Iterable[ModelEntry]:
         """Every classifier of torchvision."""

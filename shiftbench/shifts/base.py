@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -24,17 +25,30 @@ class Views(Protocol):
         ...
 
 
+Scene = Callable[[], Views]
+"""Prepares a batch to be rendered again from moved cameras; only some data sets can."""
+
+
 class Shift(Protocol):
     """A kind of shift."""
+
+    @property
+    def rendered(self) -> bool:
+        """Whether the scene is rendered again: pixels alone are not enough."""
+        ...
 
     def margin(self, grid: Grid) -> int:
         """How many pixels around the view the offsets of `grid` read."""
         ...
 
-    def views(self, canvas: Tensor, margin: int) -> Views:
+    def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Prepares a batch of canvases, (B, C, H + 2 margin, W + 2 margin), for many offsets.
 
-        The margin may be wider than the offsets need: one canvas serves every kind of shift.
+        Args:
+            canvas: The images with their margin, which may be wider than the offsets need: one
+                canvas serves every kind of shift.
+            margin: Pixels around the view on each side.
+            scene: What renders the same images again, where they can be.
         """
         ...
 

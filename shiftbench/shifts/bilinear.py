@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shiftbench.grid import Grid, Offset
-from shiftbench.shifts.base import SHIFTS, Views, check_canvas, check_reach, pick, window
+from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, check_reach, pick, window
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,13 @@ class _BilinearViews:
 class Bilinear:
     """Two-tap linear interpolation on each axis: what most resizing and warping code does."""
 
+    rendered = False
+
     def margin(self, grid: Grid) -> int:
         """As many whole pixels as the offsets reach."""
         return math.ceil(grid.reach)
 
-    def views(self, canvas: Tensor, margin: int) -> Views:
+    def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Each view is two lerps of a window of the canvas."""
         check_canvas(canvas, margin)
         return _BilinearViews(canvas, margin)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import Grid, Offset
-from shiftbench.shifts.base import SHIFTS, Views, check_canvas, check_reach, pick, window
+from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, check_reach, pick, window
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class _CropViews:
 class Crop:
     """Whole-pixel moves of the window; the pixels that come into view are the scene's own."""
 
+    rendered = False
+
     def margin(self, grid: Grid) -> int:
         """As many pixels as the window moves."""
         if not grid.is_integer:
@@ -41,7 +43,7 @@ class Crop:
             )
         return math.ceil(grid.reach)
 
-    def views(self, canvas: Tensor, margin: int) -> Views:
+    def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Every whole-batch view is a slice of the canvas: nothing is copied."""
         check_canvas(canvas, margin)
         return _CropViews(canvas, margin)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shiftbench.grid import Grid, Offset
-from shiftbench.shifts.base import SHIFTS, Views, check_canvas, pick, window
+from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, pick, window
 
 MAX_PHASES = 3  # kept per batch beside the images themselves: all that half-pixel grids need
 
@@ -78,11 +78,13 @@ class _CyclicViews:
 class Cyclic:
     """Content that leaves on one side comes back on the other; any real offset."""
 
+    rendered = False
+
     def margin(self, grid: Grid) -> int:
         """None: the view is all there is."""
         return 0
 
-    def views(self, canvas: Tensor, margin: int) -> Views:
+    def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Whole offsets need no FFT; grids of halves share three polyphase images per batch."""
         check_canvas(canvas, margin)
         height, width = (n - 2 * margin for n in canvas.shape[-2:])

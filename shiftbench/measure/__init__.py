@@ -1,0 +1,1 @@
+"""What is measured: arrays in, arrays out, no files."""

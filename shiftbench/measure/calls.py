@@ -1,0 +1,78 @@
+"""Watching every call of every layer of a model, and the tensors that go in and come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+Key = tuple[str, int]  # a layer's name, and which call of it
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors among arguments or in an answer, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [x for v in value for x in tensors_in(v)] if isinstance(value, list | tuple) else []
+
+
+def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
+    """The same arguments with other tensors in them."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if isinstance(value, Mapping):
+        return {key: with_tensors(v, tensors) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        make = getattr(type(value), "_make", type(value))  # a named tuple takes no list
+        return make([with_tensors(v, tensors) for v in value])
+    return value
+
+
+Before = Callable[[Key, tuple[Any, ...], dict[str, Any]], None]
+After = Callable[[Key, nn.Module, Tensor], None]
+
+
+@contextmanager
+def watch(model: nn.Module, after: After, before: Before | None = None) -> Iterator[None]:
+    """Tells of every call of every layer; calls that are made while telling are not told of."""
+    counts: dict[str, int] = {}
+    stack: list[Key] = []
+    telling = False
+
+    def entering(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            nonlocal telling
+            if telling:
+                return
+            counts[name] = counts.get(name, 0) + 1
+            stack.append((name, counts[name]))
+            if before is not None:
+                telling = True
+                before(stack[-1], args, kwargs)
+                telling = False
+
+        return hook
+
+    def leaving(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        nonlocal telling
+        if telling:
+            return
+        key, found = stack.pop(), tensors_in(output)
+        if found:
+            telling = True
+            after(key, module, found[0])
+            telling = False
+
+    handles = []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(entering(name), with_kwargs=True))
+        handles.append(module.register_forward_hook(leaving, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

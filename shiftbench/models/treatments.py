@@ -1,0 +1,100 @@
+"""What remedies would do to a network: what they change, how still it holds, what it costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+import aft_models
+from aft_models.errors import AftModelsError
+from aft_models.repair import RepairReport, reports, untrained
+from shiftbench.grid import Offset
+from shiftbench.shifts import SHIFTS
+
+WHOLE, HALF = Offset(1.0, 1.0), Offset(0.5, 0.5)
+ROUNDS = 3  # forward passes whose median CPU time is compared
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """A network with some remedies, or with none."""
+
+    remedies: str  # "" is the network as it is
+    reports: tuple[RepairReport, ...] = ()  # what each remedy changed, and could not
+    whole: float = 0.0  # relative change of the logits under a cyclic shift by a whole pixel
+    half: float = 0.0  # and by half a pixel, on both axes
+    cost: float = 1.0  # CPU time of a forward pass over that of the network as it is
+    correct: int | None = None  # images it gets right, where labels were given
+    refused: str = ""  # why the remedies do not apply
+
+    @property
+    def changed(self) -> int:
+        """How many layers were changed."""
+        return sum(len(report.changed) for report in self.reports)
+
+    @property
+    def unchanged(self) -> int:
+        """How many layers, or lines of code, could not be."""
+        return sum(len(report.unchanged) for report in self.reports)
+
+    @property
+    def new_parameters(self) -> int:
+        """Parameters that the network did not have."""
+        return sum(report.new_parameters for report in self.reports)
+
+    @property
+    def needs_finetuning(self) -> bool:
+        """Whether its accuracy is not to be trusted before more training."""
+        return any(report.needs_finetuning for report in self.reports)
+
+
+def treat(
+    network: nn.Module,
+    images: Tensor,
+    remedies: Sequence[str],
+    *,
+    labels: Tensor | None = None,
+) -> list[Treatment]:
+    """Tries remedies on copies of a network, each on the same images; the first is the network.
+
+    Args:
+        network: Takes normalised images and answers with logits, in eval mode.
+        images: (B, C, H, W), normalised.
+        remedies: Each a text such as `aps` or `circular+aps`.
+        labels: One class per image, to count right answers.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    >>> before, after = treat(net.eval(), torch.rand(2, 3, 8, 8), ["circular+aps"])
+    >>> after.whole < 1e-5 < before.whole
+    True
+    """
+    found = [_examine("", network, images, labels)]
+    for text in remedies:
+        try:
+            repaired = aft_models.repair(network, *text.split("+"), image=images[:1])
+        except AftModelsError as error:
+            found.append(Treatment(text, refused=str(error)))
+            continue
+        found.append(_examine(text, repaired.eval(), images, labels))
+    base = found[0].cost
+    return [t if t.refused else Treatment(**{**vars(t), "cost": t.cost / base}) for t in found]
+
+
+@torch.no_grad()
+def _examine(text: str, network: nn.Module, images: Tensor, labels: Tensor | None) -> Treatment:
+    views = SHIFTS.get("cyclic").views(images, 0)
+    times = []
+    logits = network(images)
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        network(images)
+        times.append(time.process_time() - began)
+    size = logits.norm().clamp(min=1e-12)
+    whole, half = (float((network(views(o)) - logits).norm() / size) for o in (WHOLE, HALF))
+    trained = not untrained(network)
+    right = None if labels is None or not trained else int((logits.argmax(1) == labels).sum())
+    return Treatment(text, reports(network), whole, half, sorted(times)[ROUNDS // 2], right)

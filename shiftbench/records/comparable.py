@@ -1,0 +1,147 @@
+"""One rule of comparability: whether two records, or two of their scores, may stand side by side.
+
+Tables, figures, pages, paired comparisons and the paper's figures all ask here, and repeat the
+reasons they get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shiftbench.errors import UsageError
+from shiftbench.records.record import MetricInfo, Record
+from shiftbench.scores import ACCURACY, ScoreName
+
+
+@dataclass(frozen=True)
+class Group:
+    """Records whose scores were measured under the same conditions."""
+
+    label: str  # the data in a few words, and whatever tells it from other groups
+    records: tuple[Record, ...]
+
+
+def conditions(record: Record) -> dict[str, str]:
+    """What must agree before any score of two records is compared, by name, as words."""
+    geometry = record.data.geometry
+    return {
+        "data": record.data.name,
+        "split": record.data.split,
+        "images": _images(record),
+        "crop": str(geometry.get("crop", "paper")),
+        "pad": str(geometry.get("pad", "none")),
+        "precision": str(record.settings.get("precision", "fp32")),
+        "engine": str(record.settings.get("engine", "torch")),
+    }
+
+
+def _images(record: Record) -> str:
+    """Count and a digest: of the files, and of which of them were measured."""
+    info = record.metric_of(ACCURACY)
+    chosen = info.digest if info is not None else ""
+    return f"{record.data.images:,} ({record.data.fingerprint[:8]}/{chosen[:8]})"
+
+
+def why_not(
+    first: Record, second: Record, name: ScoreName | None = None, *, images_only: bool = False
+) -> list[str]:
+    """Why two records, or one score of both, cannot be compared; empty when they can.
+
+    Args:
+        first: A record.
+        second: Another.
+        name: The score; without it, what would forbid comparing any of them.
+        images_only: Of the score's own conditions, ask about its images alone: where an upper bound
+            is shown as one, it need not have been searched like its neighbours.
+    """
+    reasons = _differences(conditions(first), conditions(second))
+    if name is None:
+        return reasons
+    a, b = first.metric_of(name), second.metric_of(name)
+    if a is None or b is None:
+        lacking = first if a is None else second
+        return [*reasons, f"{lacking.model.name} has no {name.stem}"]
+    if a.images_of(name) != b.images_of(name):
+        counts = [_count(record, name) for record in (first, second)]
+        reasons.append(f"{name} is of different images ({counts[0]:,} and {counts[1]:,})")
+    if images_only:
+        return reasons
+    return reasons + _differences(_metric_conditions(a), _metric_conditions(b))
+
+
+def _count(record: Record, name: ScoreName) -> int:
+    score = record.scores.at(name, name.radius)
+    return 0 if score is None else score.n
+
+
+def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
+    keys = list(dict.fromkeys((*first, *second)))
+    pairs = [(key, first.get(key, "none"), second.get(key, "none")) for key in keys]
+    return [f"{key} is {a} and {b}" for key, a, b in pairs if a != b]
+
+
+def comparison_key(record: Record, name: ScoreName) -> Hashable:
+    """Equal for two records exactly when nothing forbids comparing this score of theirs.
+
+    The same rule as `why_not`, for many records at once. None, which compares with nothing: the
+    record does not say what measured the score.
+    """
+    info = record.metric_of(name)
+    if info is None:
+        return None
+    own = {**_metric_conditions(info), "images of the score": info.images_of(name)}
+    return (*conditions(record).values(), *sorted(own.items()))
+
+
+def _metric_conditions(info: MetricInfo) -> dict[str, str]:
+    metric = info.load()
+    found = info.settings if metric is None else metric.conditions()
+    return {key: str(value) for key, value in found.items()}
+
+
+def require_comparable(records: Sequence[Record], *, what: str) -> None:
+    """Refuses records of different conditions, and says which."""
+    for other in records[1:]:
+        reasons = why_not(records[0], other)
+        if reasons:
+            raise UsageError(
+                f"{what} needs records made under the same conditions, but for "
+                f"{records[0].model.name} and {other.model.name} {'; '.join(reasons)}: choose with "
+                "--data or --model, or pass --allow-mixed"
+            )
+
+
+def group_records(records: Sequence[Record]) -> list[Group]:
+    """Sorts records into groups that may be compared, in order of the data's name."""
+    found: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        found.setdefault(tuple(conditions(record).values()), []).append(record)
+    groups = []
+    for members in sorted(found.values(), key=lambda group: data_label(group[0])):
+        rivals = [g[0] for g in found.values() if g[0].data.name == members[0].data.name]
+        groups.append(Group(_label(members[0], rivals), tuple(members)))
+    return groups
+
+
+def _label(record: Record, rivals: Sequence[Record]) -> str:
+    """The data, and the conditions in which groups of the same data differ."""
+    own = conditions(record)
+    telling = [
+        key
+        for key in ("crop", "pad", "precision", "engine")
+        if len({conditions(rival)[key] for rival in rivals}) > 1 or (key, own[key]) not in USUAL
+    ]
+    words = [f"{key} {own[key]}" for key in telling]
+    same = [rival for rival in rivals if data_label(rival) == data_label(record)]
+    if len({_images(rival) for rival in same}) > 1:
+        words.append(f"images {_images(record)}")
+    return ", ".join([data_label(record), *words])
+
+
+USUAL = {("crop", "paper"), ("pad", "none"), ("precision", "fp32"), ("engine", "torch")}
+
+
+def data_label(record: Record) -> str:
+    """The images of a record in a few words: `cifar10 test, 10,000 images`."""
+    return f"{record.data.name} {record.data.split}, {record.data.images:,} images"

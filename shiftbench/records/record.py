@@ -1,0 +1,265 @@
+"""Records of what was measured, and the folder that keeps them.
+
+A record is one folder, `<model>--<data>/`, with `record.json` (what was measured, how, and the
+scores) and `samples.parquet` (a row per image). Files are written to a temporary name and renamed,
+so a reader never sees half a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from shiftbench.errors import RecordError
+from shiftbench.files import file_safe, write_atomic
+from shiftbench.grid import Offset
+from shiftbench.measure.metric import Metric
+from shiftbench.measure.metrics import load_metric
+from shiftbench.records.schema_1 import upgrade, upgrade_samples
+from shiftbench.scores import ScoreName, Scores
+from shiftbench.statistics import Score
+
+SCHEMA = 2
+RECORD_FILE = "record.json"
+SAMPLES_FILE = "samples.parquet"
+KEY = "key"  # column of the samples that names the image
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Which weights were measured."""
+
+    name: str
+    source: str
+    digest: str
+    parameters: int
+    input_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """Which images were measured, and how they were cut."""
+
+    name: str
+    split: str
+    images: int  # how many were measured
+    fingerprint: str  # of the whole split
+    geometry: Mapping[str, Any]  # resize, view, margin, crop, pad, interpolation
+    labels: str = ""  # digest of every key and label of the split
+    skipped: int = 0  # unreadable files left out because the user allowed it
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """What a metric measured, and on which images."""
+
+    kind: str  # a name of shiftbench.measure.metrics.METRICS
+    settings: Mapping[str, Any]  # what its numbers depend on besides model and images
+    scores: tuple[str, ...]  # stems of the scores that come from it
+    images: int
+    digest: str  # of the keys and labels of its images
+    parts: Mapping[str, str] = field(default_factory=dict)  # the same, for scores of fewer images
+
+    def images_of(self, name: ScoreName) -> str:
+        """The digest of the images that one of its scores is of."""
+        return self.parts.get(str(name), self.digest)
+
+    def load(self) -> Metric | None:
+        """The metric itself; None when it was plugged in and is not here."""
+        return load_metric(self.kind, self.settings)
+
+
+@dataclass(frozen=True)
+class OffsetScore:
+    """Accuracy at one offset of a grid that was evaluated in full."""
+
+    dy: float
+    dx: float
+    value: float
+    low: float
+    high: float
+    n: int
+
+    @classmethod
+    def at(cls, offset: Offset, score: Score) -> OffsetScore:
+        """The score of an offset."""
+        return cls(offset.dy, offset.dx, score.value, score.low, score.high, score.n)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One model on one data set."""
+
+    model: ModelInfo
+    data: DataInfo
+    settings: Mapping[str, Any]  # what every number depends on: seed, precision, engine, limits
+    metrics: Mapping[str, MetricInfo]  # by the metric's name
+    scores: Scores
+    environment: Mapping[str, Any]  # versions, device, git commit
+    seconds: float
+    forward_passes: int
+    created: str  # ISO 8601, UTC
+    maps: Mapping[str, tuple[OffsetScore, ...]] = field(default_factory=dict)  # full grids, by stem
+    schema: int = SCHEMA
+    folder: Path | None = field(default=None, compare=False)  # where it was read from; not stored
+
+    def to_json(self) -> dict[str, Any]:
+        """The object `record.json` holds."""
+        content = asdict(replace(self, scores=Scores({})))
+        del content["folder"]
+        return {"schema": content.pop("schema"), **content, "scores": self.scores.to_json()}
+
+    def metric_of(self, name: ScoreName) -> MetricInfo | None:
+        """What measured a score."""
+        found = (info for info in self.metrics.values() if name.stem in info.scores)
+        return next(found, None)
+
+    def is_upper_bound(self, name: ScoreName) -> bool:
+        """Whether a score can only be too high, because its search sampled the grid."""
+        info = self.metric_of(name)
+        return bool(info and info.settings.get("upper_bound", False))
+
+    def samples(self) -> pd.DataFrame:
+        """The table of images this record was computed from."""
+        if self.folder is None:
+            raise RecordError(f"the record of {self.model.name} was not read from a folder")
+        path = self.folder / SAMPLES_FILE
+        try:
+            return upgrade_samples(pd.read_parquet(path), self.metrics)
+        except (OSError, ValueError) as error:
+            raise RecordError(f"cannot read {path}: {error}; run the evaluation again") from error
+
+    def outcomes(self, stem: str | None = None) -> dict[ScoreName, pd.Series]:
+        """One number per image and score, by key: what scores and comparisons are made of.
+
+        Args:
+            stem: Only the scores of one curve or column, such as `adversarial_crop`.
+        """
+        samples = self.samples()
+        keys = pd.Index(samples[KEY])
+        found = {}
+        for info in self.metrics.values():
+            metric = info.load() if stem is None or stem in info.scores else None
+            if metric is not None:
+                for name, values in metric.outcomes(samples).items():
+                    found[name] = pd.Series(values, index=keys).dropna()
+        return found
+
+
+def images_digest(keys: Iterable[str], labels: Iterable[int]) -> str:
+    """Names some images and their labels, so that another subset or class map is noticed.
+
+    >>> images_digest(["a"], [0]) == images_digest(["a"], [1])
+    False
+    """
+    text = "\n".join(f"{label} {key}" for key, label in zip(keys, labels, strict=True))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+T = TypeVar("T")
+
+
+def _build(kind: type[T], content: Any, where: str) -> T:
+    """Builds a dataclass from a JSON object; missing and unknown fields are errors."""
+    if not isinstance(content, dict):
+        raise RecordError(f"{where}: expected an object, got {type(content).__name__}")
+    known = {f.name for f in fields(kind) if f.name != "folder"}  # type: ignore[arg-type]
+    unknown = sorted(content.keys() - known)
+    if unknown:
+        raise RecordError(f"{where}: unknown fields {', '.join(unknown)}")
+    try:
+        return kind(**content)
+    except TypeError as error:
+        raise RecordError(f"{where}: {error}") from error
+
+
+def _metric(content: Any, where: str) -> MetricInfo:
+    info = _build(MetricInfo, content, where)
+    return replace(info, scores=tuple(info.scores))
+
+
+def record_from_json(content: Any, *, where: str) -> Record:
+    """Validates and builds a record; `where` names it in errors."""
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if not isinstance(schema, int):
+        raise RecordError(f"{where} is not a shiftbench record: it has no schema number")
+    if schema > SCHEMA:
+        raise RecordError(
+            f"{where} has schema {schema}, newer than the {SCHEMA} this version reads: "
+            "upgrade shiftbench"
+        )
+    try:
+        content = upgrade(content)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RecordError(f"{where} is not a whole record of schema {schema}: {error!r}") from error
+    record = _build(Record, content, where)
+    model = _build(ModelInfo, record.model, f"{where}: model")
+    try:
+        scores = Scores.from_json(content["scores"])
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"{where}: scores: {error}") from error
+    return replace(
+        record,
+        model=replace(model, mean=tuple(model.mean), std=tuple(model.std)),
+        data=_build(DataInfo, record.data, f"{where}: data"),
+        metrics={k: _metric(v, f"{where}: metrics.{k}") for k, v in record.metrics.items()},
+        scores=scores,
+        maps={
+            stem: tuple(_build(OffsetScore, cell, f"{where}: maps.{stem}") for cell in cells)
+            for stem, cells in record.maps.items()
+        },
+    )
+
+
+@dataclass(frozen=True)
+class ResultStore:
+    """A folder of records."""
+
+    root: Path
+
+    def folder(self, model: str, data: str) -> Path:
+        """Where the record of a model on a data set lives."""
+        return self.root / f"{file_safe(model)}--{file_safe(data)}"
+
+    def write(self, record: Record, samples: pd.DataFrame) -> Path:
+        """Writes a record and its samples; the samples first, so that a record is always whole."""
+        folder = self.folder(record.model.name, record.data.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / SAMPLES_FILE, samples.to_parquet(index=False))
+        text = json.dumps(record.to_json(), indent=2, allow_nan=False)
+        write_atomic(folder / RECORD_FILE, (text + "\n").encode())
+        return folder
+
+    def read_all(self) -> list[Record]:
+        """Every record below the root, in a stable order."""
+        return read_records([self.root])
+
+
+def read_record(path: Path) -> Record:
+    """Reads one `record.json`, or the one in a folder."""
+    path = path / RECORD_FILE if path.is_dir() else path
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecordError(f"cannot read the record {path}: {error}") from error
+    return replace(record_from_json(content, where=str(path)), folder=path.parent)
+
+
+def read_records(paths: Iterable[Path]) -> list[Record]:
+    """Reads every record at or below the given folders."""
+    records: list[Record] = []
+    for path in paths:
+        if not path.exists():
+            raise RecordError(f"no folder {path}: make records with `shiftbench run -o {path}`")
+        found = [path] if path.is_file() else sorted(path.rglob(RECORD_FILE))
+        records += [read_record(file) for file in found]
+    return records

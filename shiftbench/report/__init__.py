@@ -1,0 +1,1 @@
+"""Tables, pages and pictures: pure functions of records."""

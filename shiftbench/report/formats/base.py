@@ -1,0 +1,73 @@
+"""The seam every text format of a table implements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shiftbench.registry import Registry
+from shiftbench.report.table import Cell, Column, Measured, Table
+
+PLAIN = ("model", "images", "param_count", "img_size")  # columns that every printed table has
+
+
+@dataclass(frozen=True)
+class Format:
+    """A way to write tables as text."""
+
+    endings: tuple[str, ...]  # of files that ask for it: (".md",)
+    render: Callable[[Sequence[Table], bool], str]  # the tables, and whether to show intervals
+    intervals: bool = True  # whether they are shown when the user does not say
+
+
+FORMATS: Registry[Format] = Registry("format")
+
+
+def count(number: int) -> str:
+    """A count for people.
+
+    >>> count(3053224), count(120)
+    ('3.05M', '120')
+    """
+    for unit, name in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g}{name}"
+    return str(number)
+
+
+def plain(column: str, cell: Cell) -> str:
+    """A cell that is not a score, for people."""
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return cell
+    assert isinstance(cell, int | float)
+    return count(int(cell)) if column == "param_count" else f"{cell:,.0f}"
+
+
+def grid(
+    table: Table,
+    columns: Sequence[Column],
+    *,
+    escape: Callable[[str], str],
+    score: Callable[[Measured], str],
+) -> list[list[str]]:
+    """Every cell of a printed table as text."""
+    lines = []
+    for row in table.rows:
+        line = [escape(plain(name, row.cells[name])) for name in PLAIN]
+        cells = [row.cells[column.name] for column in columns]
+        lines.append(line + [score(c) if isinstance(c, Measured) else "" for c in cells])
+    return lines
+
+
+def titles(columns: Sequence[Column]) -> list[str]:
+    """The heads of a printed table."""
+    return [Column(name).title for name in PLAIN] + [column.title for column in columns]
+
+
+def marked(cell: Measured, text: str) -> str:
+    """A score with the mark of what it is not: an upper bound, or not comparable."""
+    if cell.bound:
+        return f"≤ {text}"
+    return text if cell.ranked else f"{text} †"

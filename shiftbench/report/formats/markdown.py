@@ -1,0 +1,64 @@
+"""Markdown, and the part of a README that a table is kept in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from shiftbench.errors import UsageError
+from shiftbench.files import write_atomic
+from shiftbench.report.formats.base import FORMATS, Format, grid, marked, titles
+from shiftbench.report.table import Measured, Table
+
+START_MARKER = "<!-- leaderboard:start -->"
+END_MARKER = "<!-- leaderboard:end -->"
+
+
+def _markdown_escape(text: str) -> str:
+    """Makes a name from a record plain text in a Markdown cell, HTML included."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*_{}\[\]()#|~!])", r"\\\1", text)
+    return " ".join(text.split())
+
+
+def _table(table: Table, intervals: bool) -> str:
+    columns = table.measured_columns()
+
+    def score(cell: Measured) -> str:
+        text = cell.score.text()
+        text = marked(cell, f"**{text}**" if cell.best else text)
+        detail = f"{cell.score.interval()} " if intervals else ""
+        detail += f"n={cell.score.n:,}" if cell.own_n else ""
+        return f"{text}<br><sub>{detail.strip()}</sub>" if detail else text
+
+    header = titles(columns)
+    rule = ["---"] + ["---:"] * (len(header) - 1)
+    body = grid(table, columns, escape=_markdown_escape, score=score)
+    lines = ["| " + " | ".join(line) + " |" for line in (header, rule, *body)]
+    return "\n".join(lines) + "\n\n" + table.notes(intervals=intervals) + "\n"
+
+
+def to_markdown(tables: Sequence[Table], intervals: bool = True) -> str:
+    """One Markdown table per group, the best of each column in bold."""
+    return "\n".join(
+        f"**{_markdown_escape(table.label)}**\n\n" + _table(table, intervals) for table in tables
+    )
+
+
+def update_between_markers(path: Path, content: str) -> bool:
+    """Replaces what stands between the markers of a file; returns whether it was different."""
+    text = path.read_text(encoding="utf-8")
+    start, end = text.find(START_MARKER), text.find(END_MARKER)
+    if start < 0 or end < start:
+        raise UsageError(
+            f"{path} has no place for the table: put the lines {START_MARKER} and {END_MARKER} "
+            "where it should go"
+        )
+    new = f"{text[: start + len(START_MARKER)]}\n{content.strip()}\n{text[end:]}"
+    if new != text:
+        write_atomic(path, new.encode())
+    return new != text
+
+
+FORMATS.register("markdown", Format((".md",), to_markdown))

@@ -1,0 +1,72 @@
+"""The leaderboard as one self-contained page: no network, opens from disk.
+
+Python formats, ranks and judges every cell, at every max shift; the script only chooses which of
+them to show. It builds everything as text nodes, so nothing that stands in a record can become
+markup, and the content security policy of the page forbids loading anything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from shiftbench.report.formats.base import FORMATS, Format
+from shiftbench.report.formats.page.groups import describe_group
+from shiftbench.report.formats.page.published import Published, describe_published
+from shiftbench.report.table import Table
+
+__all__ = ["Published", "payload", "render_page", "script_safe"]
+
+_SCRIPTS = (
+    *("state.js", "charts.js", "table.js", "figures.js", "detail.js", "published.js", "main.js"),
+)
+
+
+def _read(name: str) -> str:
+    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
+
+
+def script_safe(content: Any) -> str:
+    r"""JSON that can stand inside a script element: no `<` can end it or open a comment.
+
+    >>> script_safe(["</script>"])
+    '["\\u003c/script>"]'
+    """
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def payload(
+    tables: Sequence[Table], intervals: bool = True, published: Sequence[Published] = ()
+) -> dict[str, Any]:
+    """What the page's script reads."""
+    return {
+        "intervals": intervals,
+        "groups": [describe_group(table) for table in tables],
+        "published": describe_published(published),
+    }
+
+
+def render_page(
+    tables: Sequence[Table], intervals: bool = True, published: Sequence[Published] = ()
+) -> str:
+    """The whole page as one HTML file.
+
+    Args:
+        tables: One per group of comparable records; the page opens in their order.
+        intervals: Whether the table shows them from the start.
+        published: Figures of papers, for a section of their own.
+    """
+    parts = {
+        "STYLE": _read("style.css"),
+        "SCRIPT": "\n".join(_read(name) for name in _SCRIPTS),
+        "DATA": script_safe(payload(tables, intervals, published)),
+    }
+    # One pass, so that a record that contains a token stays what it is.
+    return re.sub(r"@@(STYLE|SCRIPT|DATA)@@", lambda m: parts[m.group(1)], _read("template.html"))
+
+
+FORMATS.register("html", Format((".html", ".htm"), render_page))

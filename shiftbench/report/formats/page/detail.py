@@ -1,0 +1,120 @@
+"""One record in full, as text: its further scores, its heat maps, where its numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from shiftbench.records.comparable import data_label
+from shiftbench.records.record import OffsetScore, Record
+from shiftbench.records.verify import read_verification
+from shiftbench.report.formats.page.images import describe_images, number
+from shiftbench.report.table import HIDDEN_FAMILIES, Column
+from shiftbench.statistics import Score
+
+
+def describe_detail(record: Record) -> dict[str, Any]:
+    """What the dialog of a model shows besides its row of the table."""
+    return {
+        "line": f"{data_label(record)}, {record.created[:10]}",
+        "scores": [
+            [Column(name.stem).title, score.text(), score.interval(), f"{score.n:,}"]
+            for name, score in record.scores.items()
+            if name.family in HIDDEN_FAMILIES
+        ],
+        "maps": _maps(record),
+        "images": describe_images(record),
+        "facts": _facts(record),
+    }
+
+
+def sampled_modes(record: Record) -> str:
+    """How searches sampled their grids, where one did: `sampled:16`."""
+    infos = [info for info in record.metrics.values() if info.settings.get("upper_bound")]
+    return ", ".join(sorted({str(info.settings.get("mode", "sampled")) for info in infos}))
+
+
+def verified(record: Record) -> str:
+    """How a record was verified; empty where it was not."""
+    found = read_verification(record)
+    return "" if found is None else f"{found.images:,} images measured again on {found.date[:10]}"
+
+
+def words(value: Any) -> str:
+    """A value of a record's JSON for people.
+
+    >>> words({"span": 3, "ids": [1, 2], "limit": None})
+    'span 3, ids 1, 2, limit none'
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(
+            f"{str(key).replace('_', ' ')} {words(inner)}" for key, inner in value.items()
+        )
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(words(inner) for inner in value)
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return str(value)
+
+
+def _maps(record: Record) -> dict[str, Any] | None:
+    """Every heat map of a record, on one scale of colours."""
+    maps = {stem: cells for stem, cells in record.maps.items() if cells}
+    if not maps:
+        return None
+    scores = [_score(cell) for cells in maps.values() for cell in cells]
+    return {
+        "range": [min(scores).text(), max(scores).text()],
+        "all": [_map(stem, cells) for stem, cells in maps.items()],
+    }
+
+
+def _score(cell: OffsetScore) -> Score:
+    return Score(cell.value, cell.low, cell.high, cell.n)
+
+
+def _map(stem: str, cells: Sequence[OffsetScore]) -> dict[str, Any]:
+    """The accuracy at each offset: a matrix of numbers to draw and of texts to read."""
+    axis = sorted({cell.dy for cell in cells})
+    at = {(cell.dy, cell.dx): _score(cell) for cell in cells}
+    scores = [[at.get((dy, dx)) for dx in axis] for dy in axis]
+    lowest = min(cells, key=lambda cell: cell.value)
+    worst = at[lowest.dy, lowest.dx]
+    place = f"dy {number(lowest.dy)}, dx {number(lowest.dx)} px"
+    title = Column(stem).title
+    return {
+        "title": title,
+        "caption": f"lowest {worst.text()}, n={worst.n:,}",
+        "label": f"Accuracy at each offset, {title}: lowest {worst.text()}% at {place}",
+        "axis": [number(value) for value in axis],
+        "values": [[None if s is None else round(s.value, 4) for s in row] for row in scores],
+        "texts": [
+            ["" if s is None else f"{s.text()} {s.interval()}" for s in row] for row in scores
+        ],
+    }
+
+
+def _facts(record: Record) -> list[list[Any]]:
+    """Sections of names and texts."""
+    made = {
+        "seconds": round(record.seconds, 1),
+        "forward_passes": f"{record.forward_passes:,}",
+        "created": record.created,
+        "schema": record.schema,
+    }
+    metrics = {
+        name: {**info.settings, "images": f"{info.images:,}"}
+        for name, info in record.metrics.items()
+    }
+    sections: dict[str, Mapping[str, Any]] = {
+        "Model": asdict(record.model),
+        "Data": asdict(record.data),
+        "Metrics": metrics,
+        "Settings": record.settings,
+        "Environment": {**record.environment, **made},
+    }
+    return [
+        [title, [[key.replace("_", " "), words(value)] for key, value in content.items()]]
+        for title, content in sections.items()
+    ]

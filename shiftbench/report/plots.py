@@ -1,0 +1,281 @@
+"""Records as pictures: curves against max shift, and accuracy at each offset of a full grid.
+
+Figures are built with matplotlib's object interface on the Agg canvas: no window, no global state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from shiftbench.errors import RecordError, UsageError
+from shiftbench.files import format_of, require_place
+from shiftbench.records.choose import pixels, summary
+from shiftbench.records.comparable import data_label, group_records, require_comparable, why_not
+from shiftbench.records.record import Record
+from shiftbench.registry import unknown_name
+from shiftbench.scores import ScoreName
+
+ENDINGS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
+
+# Okabe and Ito's colour-blind-safe palette without its yellow, which is lost on white. Colour, dash
+# and marker have periods 7, 4 and 5, so that 140 curves differ, and in black and white 20 do.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+Dash = tuple[float, tuple[float, ...]]
+DASHES: tuple[Dash, ...] = ((0, ()), (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
+MARKERS = ("o", "s", "^", "D", "P")
+
+# Rows of the figure: shifts a camera makes, as in the paper's figure, then the cyclic grids.
+REALISTIC = ("crop", "bilinear", "camera")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one model is drawn, everywhere in a figure."""
+
+    colour: str
+    dash: Dash
+    marker: str
+
+    @classmethod
+    def number(cls, index: int) -> Look:
+        """The look of the index-th model."""
+        return cls(
+            COLOURS[index % len(COLOURS)],
+            DASHES[index % len(DASHES)],
+            MARKERS[index % len(MARKERS)],
+        )
+
+
+def _panel_rows(curves: Sequence[ScoreName]) -> list[list[ScoreName]]:
+    real = [curve for kind in REALISTIC for curve in curves if curve.kind == kind]
+    rest = [curve for curve in curves if curve not in real]
+    return [row for row in (real, rest) if row]
+
+
+def curves_of(records: Sequence[Record]) -> list[ScoreName]:
+    """The curves some record has, in the order of the records."""
+    return list(dict.fromkeys(name for record in records for name in record.scores.curves()))
+
+
+def _chosen(records: Sequence[Record], attacks: Sequence[str]) -> list[ScoreName]:
+    """The curves of the named attacks; all of them when none is named."""
+    present = curves_of(records)
+    for attack in attacks:
+        if attack not in {curve.kind for curve in present}:
+            raise unknown_name("attack in these records", attack, [c.kind for c in present])
+    return [curve for curve in present if not attacks or curve.kind in attacks]
+
+
+def _labels(records: Sequence[Record]) -> list[str]:
+    """What the legend calls each record: the group where there are several, and what bounds."""
+    groups = {id(r): group.label for group in group_records(records) for r in group.records}
+    labels = []
+    for record in records:
+        mixed = len(set(groups.values())) > 1
+        name = f"{record.model.name} on {groups[id(record)]}" if mixed else record.model.name
+        bound = any(record.is_upper_bound(curve) for curve in record.scores.curves())
+        labels.append(f"{name} (≤, sampled)" if bound else name)
+    return labels
+
+
+def _legend_columns(labels: Sequence[str], inches: float) -> int:
+    """How many legend columns fit: a letter of the legend's size is about 0.075 inches wide."""
+    widest = 0.9 + 0.075 * max(len(label) for label in labels)
+    return max(1, min(len(labels), int(inches / widest)))
+
+
+def _draw_curve(axes: Axes, record: Record, name: ScoreName, look: Look) -> None:
+    curve = record.scores.curve(name)
+    if not curve:
+        return
+    radii = sorted(curve)
+    scores = [curve[s] for s in radii]
+    axes.fill_between(
+        radii,
+        [100 * score.low for score in scores],
+        [100 * score.high for score in scores],
+        color=look.colour,
+        alpha=0.13,
+        linewidth=0,
+    )
+    axes.plot(
+        radii,
+        [100 * score.value for score in scores],
+        color=look.colour,
+        linestyle=look.dash,
+        marker=look.marker,
+        markersize=5,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        linewidth=1.8,
+        gid=record.model.name,
+    )
+
+
+def _dress(axes: Axes, name: ScoreName, radius: int) -> None:
+    words = summary(name)
+    axes.set_title(f"{name.kind}: {words}" if words else name.kind, fontsize=9, loc="left")
+    reach = [pixels(name, s) for s in range(radius + 1)]
+    axes.set_xticks(range(radius + 1), [str(s if px is None else px) for s, px in enumerate(reach)])
+    axes.set_xlabel("max shift (steps)" if None in reach else "max shift (px)", fontsize=9)
+    axes.set_xlim(-0.2, radius + 0.2)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8, length=2)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def curves_figure(
+    records: Sequence[Record], *, attacks: Sequence[str] = (), allow_mixed: bool = False
+) -> Figure:
+    """Adversarial accuracy against max shift, one panel per attack, with Wilson bands.
+
+    Args:
+        records: One curve each, in this order.
+        attacks: Panels to draw; all that some record has when empty.
+        allow_mixed: Draw records of different images in one figure; the legend then names them.
+    """
+    shown = _chosen(records, attacks)
+    if not shown:
+        raise RecordError("no record has an attack: run `shiftbench run` with --attack")
+    if not allow_mixed:
+        require_comparable(records, what="a figure")
+        for name in shown:
+            _require_same_curve([r for r in records if r.scores.curve(name)], name)
+    rows = _panel_rows(shown)
+    width = max(len(row) for row in rows)
+    labels = _labels(records)
+    inches = max(4.2 * width, 6.4)
+    legend_columns = _legend_columns(labels, inches)
+    legend_lines = -(-len(records) // legend_columns)
+    height = 3.0 * len(rows) + 0.3 + 0.2 * legend_lines
+    figure = Figure(figsize=(inches, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(rows), width, squeeze=False, sharey=True)
+    for axes_row, row in zip(panels, rows, strict=True):
+        for axes, name in zip(axes_row, row, strict=False):
+            curves = [record.scores.curve(name) for record in records]
+            for index, record in enumerate(records):
+                _draw_curve(axes, record, name, Look.number(index))
+            _dress(axes, name, max((max(c) for c in curves if c), default=0))
+        for axes in axes_row[len(row) :]:
+            axes.set_visible(False)
+        axes_row[0].set_ylabel("adversarial accuracy (%)", fontsize=9)
+        for axes in axes_row[1:]:
+            axes.tick_params(labelleft=True)
+    handles = [
+        Line2D([], [], color=look.colour, linestyle=look.dash, marker=look.marker, linewidth=1.8)
+        for look in map(Look.number, range(len(records)))
+    ]
+    legend = figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=legend_columns,
+        fontsize=8,
+        frameon=False,
+        handlelength=3.5,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a dollar in a name is a dollar
+    note = "bands: 95% intervals"
+    groups = group_records(records)
+    title = f"{groups[0].label}{_searched(records[0], shown)}; {note}" if len(groups) == 1 else note
+    figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def _searched(record: Record, curves: Sequence[ScoreName]) -> str:
+    """How many images the curves are of, where those are not all."""
+    counts = {score.n for name in curves for score in record.scores.curve(name).values()}
+    few = sorted(count for count in counts if count != record.data.images)
+    return f", {few[0]:,} searched" if few else ""
+
+
+def _require_same_curve(records: Sequence[Record], name: ScoreName) -> None:
+    """Refuses curves of one panel that were not measured alike, at any radius that both have.
+
+    Sampled searches may stand beside exact ones: the legend marks them as upper bounds.
+    """
+    for other in records[1:]:
+        shared = records[0].scores.curve(name).keys() & other.scores.curve(name).keys()
+        for radius in sorted(shared):
+            point = ScoreName(name.family, name.kind, radius)
+            bound = records[0].is_upper_bound(name) or other.is_upper_bound(name)
+            reasons = why_not(records[0], other, point, images_only=bound)
+            if reasons:
+                raise UsageError(
+                    f"the curves of {records[0].model.name} and {other.model.name} cannot be drawn "
+                    f"together: {'; '.join(reasons)}; choose with --model, or pass --allow-mixed"
+                )
+
+
+def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:
+    """Accuracy at each offset of the grids that were evaluated in full, one panel per attack."""
+    present = {
+        name.kind: record.maps[name.stem]
+        for name in curves_of([record])
+        if name.stem in record.maps
+    }
+    if not present:
+        raise UsageError(
+            f"the record of {record.model.name} has no full grid: "
+            "run it again with `shiftbench run --full-grid`"
+        )
+    for attack in attacks:
+        if attack not in present:
+            raise unknown_name("full grid in this record", attack, present)
+    shown = list(attacks) or list(present)
+    values = [cell.value for attack in shown for cell in present[attack]]
+    scale = Normalize(100 * min(values), 100 * max(values))
+    figure = Figure(figsize=(max(3.1 * len(shown) + 1.0, 4.6), 3.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    for axes, attack in zip(panels, shown, strict=True):
+        cells = present[attack]
+        ticks = sorted({cell.dy for cell in cells})
+        place = {value: index for index, value in enumerate(ticks)}
+        image = np.full((len(ticks), len(ticks)), np.nan)
+        for cell in cells:
+            image[place[cell.dy], place[cell.dx]] = 100 * cell.value
+        # Cividis reads the same with and without colour vision, and in grey.
+        drawn = axes.imshow(image, cmap="cividis", norm=scale, origin="upper")
+        worst = min(cells, key=lambda cell: cell.value)
+        axes.set_title(
+            f"{attack}, n={worst.n:,}\nlowest {100 * worst.value:.1f} "
+            f"[{100 * worst.low:.1f}, {100 * worst.high:.1f}]",
+            fontsize=9,
+            loc="left",
+        )
+        named = [0, len(ticks) // 2, len(ticks) - 1]
+        axes.set_xticks(named, [f"{ticks[i]:g}" for i in named], fontsize=8)
+        axes.set_yticks(named, [f"{ticks[i]:g}" for i in named], fontsize=8)
+        axes.set_xlabel("dx (px)", fontsize=9)
+    panels[0].set_ylabel("dy (px)", fontsize=9)
+    bar = figure.colorbar(drawn, ax=list(panels), shrink=0.8, pad=0.02)
+    bar.set_label("accuracy at the offset (%)", fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    heading = f"{record.model.name}, {data_label(record)}"
+    figure.suptitle(heading, fontsize=10, parse_math=False)
+    return figure
+
+
+def save_figure(figure: Figure, path: Path, *, dpi: int = 160) -> None:
+    """Writes a figure as PNG, PDF or SVG, by the file's ending."""
+    require_place(path)
+    kind = format_of(path, ENDINGS)
+    # No date and no random ids: the same records give the same file.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    with rc_context({"svg.hashsalt": "shiftbench"}):
+        figure.savefig(path, format=kind, dpi=dpi, metadata=metadata)

@@ -1,0 +1,156 @@
+"""An image under each kind of shift, as the paper's appendix shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from shiftbench.datasets.geometry import PAPER_RATIO, Geometry
+from shiftbench.datasets.images import read_image
+from shiftbench.errors import UsageError
+from shiftbench.grid import ORIGIN, Offset
+from shiftbench.measure.attacks import ATTACKS
+from shiftbench.shifts import SHIFTS
+
+DEFAULT_OFFSETS: Mapping[str, Offset] = {
+    "integer": Offset(6, 6),
+    "half": Offset(0.5, 0.5),
+    "crop": Offset(6, 6),
+    "bilinear": Offset(0.5, 0.5),
+}
+_NAMES = {
+    "integer": "cyclic, whole pixels",
+    "half": "cyclic, sinc",
+    "crop": "crop",
+    "bilinear": "bilinear",
+}
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """One shift of the image."""
+
+    attack: str
+    offset: Offset
+    view: Tensor  # (3, S, S), may overshoot [0, 1]
+
+
+def parse_offset(text: str) -> tuple[str, Offset]:
+    """Reads `half=0.5,-0.5`: an attack, then dy and dx in pixels."""
+    attack, _, numbers = text.partition("=")
+    try:
+        dy, dx = (float(number) for number in numbers.split(","))
+    except ValueError as error:
+        raise UsageError(
+            f"expected an offset such as half=0.5,-0.5 (attack=dy,dx in pixels), got {text!r}"
+        ) from error
+    if not (math.isfinite(dy) and math.isfinite(dx)):
+        raise UsageError(f"expected finite pixels in {text!r}")
+    if attack not in DEFAULT_OFFSETS:
+        raise UsageError(
+            f"cannot show the attack {attack!r} on an image: known are {', '.join(DEFAULT_OFFSETS)}"
+        )
+    return attack, Offset(dy, dx)
+
+
+def load_canvas(path: Path, *, view: int, margin: int) -> Tensor:
+    """The image as the protocol cuts it: (3, view + 2 margin, view + 2 margin) in [0, 1].
+
+    The shorter side is resized to view * 256 / 224, then the middle is taken.
+    """
+    geometry = Geometry(view, round(view * PAPER_RATIO), margin, interpolation="bicubic")
+    if geometry.side > geometry.resize:
+        raise UsageError(
+            f"a view of {view} px leaves {(geometry.resize - view) // 2} px on each side, the "
+            f"offsets need {margin}: choose smaller offsets or a larger --size"
+        )
+    return geometry.canvas(read_image(path)).double() / 255
+
+
+def needed_margin(offsets: Mapping[str, Offset]) -> int:
+    """How many pixels around the view the crop and bilinear offsets read."""
+    reach = [
+        max(abs(offset.dy), abs(offset.dx))
+        for attack, offset in offsets.items()
+        if ATTACKS.get(attack).shift != "cyclic"
+    ]
+    return math.ceil(max(reach, default=0))
+
+
+def shift_all(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) -> list[Shifted]:
+    """The view of the canvas under each attack's shift."""
+    return [
+        Shifted(
+            attack,
+            offset,
+            SHIFTS.get(ATTACKS.get(attack).shift).views(canvas[None], margin)(offset)[0],
+        )
+        for attack, offset in offsets.items()
+    ]
+
+
+def _picture(axes: Axes, view: Tensor, title: str) -> None:
+    axes.imshow(view.clamp(0, 1).permute(1, 2, 0).numpy(), interpolation="nearest")
+    axes.set_title(title, fontsize=9)
+
+
+def _difference(axes: Axes, difference: Tensor, title: str) -> None:
+    """Draws the mean over channels, on a scale of its own that the title tells."""
+    mean = difference.mean(0)
+    limit = max(float(mean.abs().quantile(0.99)), 1e-6)
+    axes.imshow(mean.numpy(), cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
+    axes.set_title(f"{title}, ±{limit:.2g}", fontsize=8)
+
+
+def shifts_figure(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) -> Figure:
+    """The picture: each shift, what it changes, and a corner of it enlarged.
+
+    Below the original stands the half-pixel sinc shift minus the bilinear one at the same offset:
+    both read the same scene, but the sinc takes the view for one period of a periodic image and
+    rings where its borders do not fit together, and at sharp edges inside.
+    """
+    original = SHIFTS.get("crop").views(canvas[None], margin)(ORIGIN)[0]
+    shown = shift_all(canvas, margin, offsets)
+    half = offsets.get("half", DEFAULT_OFFSETS["half"])
+    room = math.ceil(max(abs(half.dy), abs(half.dx)))  # the bilinear one reads beyond the view
+    sinc = SHIFTS.get("cyclic").views(canvas[None], margin)(half)[0]
+    lerp = SHIFTS.get("bilinear").views(canvas[None], margin)(half)[0] if room <= margin else None
+    differences = [shifted.view - original for shifted in shown]
+    ringing = None if lerp is None else sinc - lerp
+    columns = 1 + len(shown)
+    figure = Figure(figsize=(2.3 * columns, 7.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(3, columns, squeeze=False)
+    for axes in panels.flat:
+        axes.set_xticks([])
+        axes.set_yticks([])
+    zoom = max(8, original.shape[-1] // 9)
+    _picture(panels[0, 0], original, "original")
+    _picture(panels[2, 0], original[:, :zoom, -zoom:], f"its upper right {zoom} px")
+    if ringing is None:
+        panels[1, 0].set_visible(False)
+    else:
+        heading = f"sinc minus bilinear, both\nat dy {half.dy:g}, dx {half.dx:g}"
+        _difference(panels[1, 0], ringing, heading)
+    for column, (shifted, difference) in enumerate(zip(shown, differences, strict=True), start=1):
+        place = f"dy {shifted.offset.dy:g}, dx {shifted.offset.dx:g}"
+        _picture(panels[0, column], shifted.view, f"{_NAMES[shifted.attack]}\n{place}")
+        low, high = float(shifted.view.min()), float(shifted.view.max())
+        heading = f"values {low:.2f} to {high:.2f}\nminus the original"
+        _difference(panels[1, column], difference, heading)
+        _picture(panels[2, column], shifted.view[:, :zoom, -zoom:], "")
+    return figure
+
+
+def show_image(path: Path, *, offsets: Mapping[str, Offset], view: int = 224) -> Figure:
+    """The picture of an image file under the chosen shifts."""
+    margin = max(1, needed_margin(offsets))
+    canvas = load_canvas(path, view=view, margin=margin)
+    return shifts_figure(canvas, margin, offsets)

@@ -1,0 +1,1 @@
+"""A run: settings, plan, worker, resume. Files and processes live here, mathematics does not."""

@@ -1,0 +1,31 @@
+"""The scene is rendered again from the moved camera: what the other kinds imitate."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from shiftbench.errors import UsageError
+from shiftbench.grid import Grid
+from shiftbench.shifts.base import SHIFTS, Scene, Views
+
+
+class Camera:
+    """A true move of the camera, by any part of a pixel."""
+
+    rendered = True
+
+    def margin(self, grid: Grid) -> int:
+        """None: what comes into view is rendered."""
+        return 0
+
+    def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
+        """Renders the batch again; images that are only pixels cannot be."""
+        if scene is None:
+            raise UsageError(
+                "the camera cannot move over images that are only pixels: use another kind of "
+                "shift, or data that can be rendered again, as --data scenes"
+            )
+        return scene()
+
+
+SHIFTS.register("camera", Camera())

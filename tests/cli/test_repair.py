@@ -1,0 +1,92 @@
+"""`shiftbench repair` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shiftbench_cli.main import main
+
+NET = """
+from torch import nn
+
+def build():
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 12, 3, 2, 1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )
+    return net, {"input_size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "net.py").write_text(NET)
+    return f"{tmp_path / 'net.py'}:build"
+
+
+def call(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    out, err = capsys.readouterr()
+    return int(str(stop.value.code)), out, err
+
+
+def test_the_table_says_what_each_remedy_changes(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["repair", "-m", model, "-d", "scenes", "--images", "4", "--format", "json"]
+    code, out, err = call(words, capsys)
+    assert code == 0, err
+    found = {entry["remedies"]: entry for entry in json.loads(out)}
+    assert found["circular+aps"]["whole"] < 1e-4 < found[""]["whole"]
+    assert found["circular+aps"]["reports"][1]["changed"][0]["layer"] == "0"
+    assert found["lps"]["new_parameters"] > 0
+    assert found["lps"]["correct"] is None, "it is not trained, so it has no accuracy"
+    assert 0 <= found[""]["correct"] <= 4
+    assert found["vote"]["cost"] > 0
+    assert found["af"]["needs_finetuning"]
+
+
+def test_chosen_remedies_are_explained_layer_by_layer(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["repair", "-m", model, "-r", "blurpool:3", "-r", "anchor", "--explain"]
+    code, out, err = call(words, capsys)
+    assert code == 0
+    assert "blurpool:3" in out
+    assert "Conv2d" in out
+    assert "anchor: anchor needs" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-m", "MODEL+aps"], "has remedies already"),
+        (["-m", "MODEL+apz"], "Did you mean 'aps'"),
+        (["-m", "nowhere.py:build"], "nowhere.py"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(
+    words: list[str], message: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.replace("MODEL", model) for word in words]
+    code, _, err = call(["repair", *words], capsys)
+    assert code in (1, 2)
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_repaired_model_runs_like_any_other(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "-m", f"{model}+circular+aps", "--limit", "6", "--max-shift", "1"]
+    words += ["-a", "integer", "--no-consistency", "-o", str(tmp_path / "runs"), "--format", "json"]
+    code, out, err = call(words, capsys)
+    assert code == 0, err
+    [record] = json.loads(out)
+    assert record["model"]["name"].endswith("+circular+aps")
+    scores = record["scores"]
+    assert scores["adversarial"]["integer"]["1"] == scores["accuracy"], "no whole pixel breaks it"

@@ -1,0 +1,129 @@
+"""`shiftbench train`, from its options to the folder it leaves."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from aft_models.weights import list_weights, weights_card
+from shiftbench.models import load_model
+from shiftbench_cli.main import main
+
+SMALL = ("image_size=16", "canvas=20", "sizes=()", "batch_size=8", "epochs=2", "warmup_epochs=0")
+
+
+def train(*words: str, code: int = 0, capture: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *words])
+    out, err = capture.readouterr()
+    assert ended.value.code == code, err
+    return out, err
+
+
+def words(folder: Path, model: str = "xcit_pico_6_p8", *more: str) -> list[str]:
+    settings = [word for setting in SMALL for word in ("--set", setting)]
+    small = ["--limit", "24", "--shift-images", "12", "--device", "cpu"]
+    required = ["-m", model, "-d", "scenes", "--recipe", "cpu-scenes", "-o", str(folder)]
+    return [*required, *settings, *small, *more]
+
+
+def test_a_run_leaves_log_curves_checkpoints_and_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, err = train(*words(tmp_path, "xcit_pico_6_p8", "--format", "json"), capture=capsys)
+    result = json.loads(out)
+    assert result["epochs"] == 2
+    assert result["scores"]["accuracy"]["n"] == 24
+    assert result["scores"]["consistency_half"]["n"] == 12
+    with (tmp_path / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[-1]["accuracy"]) == pytest.approx(result["scores"]["accuracy"]["value"])
+    assert rows[0]["consistency_integer"] == ""
+    assert rows[1]["consistency_integer"] != ""
+    assert {"last.pt", "best.pt", "log.csv", "curves.png", "export"} <= {
+        entry.name for entry in tmp_path.iterdir()
+    }
+    assert list_weights(result["export"]) == ["xcit_pico_6_p8.scenes"]
+    loaded = load_model("xcit_pico_6_p8", checkpoint=Path(result["export"]))
+    assert loaded.num_classes == 12
+    assert loaded.preprocessing.std == (0.18, 0.18, 0.18)
+    assert "img/s" in err
+    assert "left" in err
+
+    # The same command again has nothing left to do; other settings are refused.
+    again, _ = train(*words(tmp_path, "xcit_pico_6_p8", "--format", "json"), capture=capsys)
+    assert json.loads(again)["scores"] == result["scores"]
+    _, complaint = train(
+        *words(tmp_path, "xcit_pico_6_p8", "--set", "lr=1"), code=2, capture=capsys
+    )
+    assert "belongs to another run: recipe.lr" in complaint
+
+    # So is other data, with what it was and what it is.
+    for options, differences in (
+        (("--limit", "30"), ("data.limit 24 there, 30 here", "scored.images 24 there, 30 here")),
+        (("--train-split", "val"), ("data.split 'train' there, 'val' here", "data.fingerprint")),
+        (("--split", "train"), ("scored.split", "there, 'train' here")),
+        (("--shift-images", "24"), ("scored.shift_images 12 there, 24 here",)),
+    ):
+        _, complaint = train(*words(tmp_path, "xcit_pico_6_p8", *options), code=2, capture=capsys)
+        assert "last.pt belongs to another run: " in complaint
+        assert len(complaint.strip().splitlines()) == 1
+        for difference in differences:
+            assert difference in complaint
+
+    # What was exported is a start for fine-tuning.
+    tuned = words(tmp_path / "tuned", "xcit_pico_6_p8", "--checkpoint", result["export"])
+    out, _ = train(*tuned, "-q", "--score-every", "0", capture=capsys)
+    assert "accuracy: " in out
+    assert "n=24" in out
+    with (tmp_path / "tuned" / "log.csv").open() as file:
+        assert [row["accuracy"] != "" for row in csv.DictReader(file)] == [False, True]
+
+
+def test_fine_tuning_follows_the_weights_it_starts_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    required = ["-m", "xcit_pico_6_p8.scenes", "--pretrained", "-d", "scenes", "-o", str(tmp_path)]
+    few = ["--set", "epochs=1", "--set", "batch_size=12", "--set", "warmup_epochs=0"]
+    rest = ["--limit", "24", "--shift-images", "12", "--device", "cpu", "-j", "0", "-q"]
+    train(*required, "--recipe", "finetune", *few, *rest, capture=capsys)
+    card = weights_card("xcit_pico_6_p8.scenes", tmp_path / "export")
+    start = weights_card("xcit_pico_6_p8.scenes")
+    assert (card.input_size, card.mean, card.std) == (start.input_size, start.mean, start.std)
+    assert card.recipe["image_size"] == start.input_size
+    assert card.scores["accuracy"] > 0.9  # it starts from weights that know these classes
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "complaint"),
+    [
+        ("xcit_pico_6_p9", (), "unknown model to train 'xcit_pico_6_p9'. Did you mean"),
+        ("xcit_pico_6_p8", ("--set", "epoch=2"), "Did you mean 'epochs'"),
+        ("xcit_pico_6_p8", ("--pretrained",), "add their tag"),
+        ("xcit_pico_6_p8.scenes", (), "add --pretrained"),
+        ("xcit_pico_6_p8", ("--set", "canvas=21"), "canvas must be image_size plus an even"),
+        ("xcit_pico_6_p8", ("--precision", "bf16"), "needs a CUDA device"),
+        ("xcit_pico_6_p8", ("--recipe", "imagenet"), "unknown recipe 'imagenet'"),
+        ("xcit_pico_6_p8", ("--checkpoint", "nowhere.pt"), "no checkpoint at nowhere.pt"),
+        ("xcit_pico_6_p8", ("--device", "gpu"), "unknown device 'gpu'"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    more: tuple[str, ...],
+    complaint: str,
+) -> None:
+    code = 1 if "--checkpoint" in more else 2
+    out, err = train(*words(tmp_path, model, *more), code=code, capture=capsys)
+    assert complaint in err
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_every_option_is_explained_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = train("-h", capture=capsys)
+    for option in ("--recipe", "--set", "--pretrained", "--nproc", "--score-every", "--resume"):
+        assert option in out

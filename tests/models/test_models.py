@@ -1,0 +1,410 @@
+"""Every model source yields one kind of classifier; every mistake is one sentence."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import shiftbench.datasets
+import shiftbench.models
+from shiftbench.errors import ModelError, ShiftbenchError, UsageError
+from shiftbench.models import (
+    SOURCES,
+    Classifier,
+    ModelEntry,
+    Preprocessing,
+    as_classifier,
+    default_models,
+    list_models,
+    load_model,
+)
+from shiftbench.models.checkpoint import read_state_dict
+from shiftbench.models.source import ModelSpec, parse_options
+from shiftbench.models.timm_zoo import timm_preprocessing
+
+TINY = "timm:resnet10t,pretrained=false,num_classes=4"
+RECIPE = Preprocessing(16, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+
+
+class Flat(nn.Module):
+    """The smallest classifier."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(images.mean((2, 3)))
+        return logits
+
+
+FLAT_FILE = """
+import torch
+from torch import nn
+
+class Flat(nn.Module):
+    def __init__(self, classes=3):
+        super().__init__()
+        self.head = nn.Linear(3, classes)
+
+    def forward(self, images):
+        return self.head(images.mean((2, 3)))
+
+def plain(classes=3):
+    return Flat(classes)
+
+def with_preprocessing():
+    return Flat(), {"input_size": (3, 16, 16), "mean": (0.1, 0.2, 0.3), "interpolation": "nearest"}
+
+def failing():
+    raise ValueError("no weights here")
+
+def number():
+    return 3
+
+def not_a_classifier():
+    return nn.Conv2d(3, 4, 1)
+"""
+
+
+@pytest.fixture
+def flat_file(tmp_path: Path) -> Path:
+    path = tmp_path / "flat.py"
+    path.write_text(FLAT_FILE)
+    return path
+
+
+def test_timm_model_has_its_own_preprocessing_and_logits() -> None:
+    found = load_model(TINY)
+    assert (found.source, found.name, found.num_classes) == ("timm", TINY, 4)
+    assert found.preprocessing.input_size == 176
+    assert not found.module.training
+    model = timm.create_model("resnet10t", num_classes=4)
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    images = torch.randn(2, 3, 64, 64)
+    assert found(images).shape == (2, 4)
+
+
+def test_untrained_weights_are_the_same_every_time_and_leave_randomness_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    first, second = load_model(TINY), load_model(TINY)
+    assert first.digest == second.digest
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("room", [shiftbench.models, shiftbench.datasets])
+def test_a_new_file_is_found_without_an_edit_elsewhere(room: Any) -> None:
+    for file in Path(room.__path__[0]).glob("*.py"):
+        if file.stem != "__init__":
+            assert f"{room.__name__}.{file.stem}" in sys.modules
+
+
+def test_a_registered_source_is_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Toy:
+        def load(self, spec: ModelSpec) -> Classifier:
+            return as_classifier(Flat(spec.options["classes"]), RECIPE, name=spec.name)
+
+        def entries(self) -> list[ModelEntry]:
+            return [ModelEntry("toy:flat", "toy", True)]
+
+    monkeypatch.setattr(SOURCES, "_entries", {**SOURCES._entries, "toy": Toy()})
+    found = load_model("toy:flat,classes=5")
+    assert (found.name, found.num_classes) == ("flat", 5)
+    assert [entry.name for entry in list_models("flat")] == ["toy:flat"]
+    with pytest.raises(UsageError, match=r"unknown model source 'toi'. Did you mean 'toy'"):
+        load_model("toi:flat")
+
+
+def test_class_names_come_with_the_weights() -> None:
+    found = load_model("xcit_pico_6_p4.cifar10")
+    assert found.class_names[3] == "cat"
+    assert found.preprocessing.canvas == 37
+    assert load_model(TINY).class_names == ()
+
+
+def test_timm_recipes_say_how_they_crop() -> None:
+    recipe = timm_preprocessing(
+        SimpleNamespace(pretrained_cfg={"input_size": (3, 96, 96), "crop_mode": "squash"})
+    )
+    assert (recipe.input_size, recipe.crop_mode) == (96, "squash")
+
+
+@pytest.mark.parametrize(("name", "size"), [("googlenet", 224), ("inception_v3", 299)])
+def test_checkpoints_of_models_that_normalise_once_more(
+    name: str, size: int, tmp_path: Path
+) -> None:
+    published = torchvision.models.get_model(
+        name, transform_input=True, init_weights=False, num_classes=5
+    ).eval()
+    torch.save(published.state_dict(), tmp_path / "w.pth")
+    images = torch.randn(1, 3, size, size)
+    with torch.no_grad():
+        expected = published(images)
+        found = load_model(f"tv:{name},num_classes=5", checkpoint=tmp_path / "w.pth")
+        assert torch.equal(found(images), expected)
+        plain = f"tv:{name},num_classes=5,transform_input=false"
+        other = load_model(plain, checkpoint=tmp_path / "w.pth")
+        assert not torch.allclose(other(images), expected)
+
+
+def test_timm_options_reach_the_model() -> None:
+    found = load_model("timm:vit_tiny_patch16_224,pretrained=false,img_size=32,num_classes=5")
+    assert found.preprocessing.input_size == 32
+    assert found.num_classes == 5
+
+
+def test_torchvision_model_has_its_own_preprocessing() -> None:
+    found = load_model("tv:squeezenet1_1,pretrained=false,num_classes=6")
+    assert found.num_classes == 6
+    assert found.preprocessing.input_size == 224
+    assert found.preprocessing.interpolation == "bilinear"
+    assert found.preprocessing.crop_pct == pytest.approx(224 / 256)
+
+
+def test_transformers_folder(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.CvtConfig(
+        num_labels=7, embed_dim=[8, 8, 8], depth=[1, 2, 3], num_heads=[1, 1, 1]
+    )
+    torch.manual_seed(0)
+    model = transformers.CvtForImageClassification(config).eval()
+    folder = tmp_path / "cvt"
+    model.save_pretrained(folder)
+    transformers.ConvNextImageProcessor(
+        size={"shortest_edge": 64}, crop_pct=0.9, image_mean=[0.1, 0.2, 0.3], resample=2
+    ).save_pretrained(folder)
+    found = load_model(f"hf:{folder}")
+    assert found.name == "hf:cvt"  # no local path in records
+    assert (found.source, found.num_classes) == ("huggingface", 7)
+    assert found.preprocessing.input_size == 64
+    assert found.preprocessing.mean == (0.1, 0.2, 0.3)
+    assert found.preprocessing.interpolation == "bilinear"
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(found(images), model(images).logits)
+
+
+def test_transformers_model_without_a_trained_head_is_refused(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        image_size=32,
+    )
+    transformers.ViTModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="no trained weights for classifier"):
+        load_model(f"hf:{tmp_path}")
+
+
+def test_python_file(flat_file: Path) -> None:
+    found = load_model(f"{flat_file}:with_preprocessing")
+    assert found.name == "flat.py:with_preprocessing"
+    assert found.preprocessing.input_size == 16
+    assert found.preprocessing.mean == (0.1, 0.2, 0.3)
+    assert found.preprocessing.interpolation == "nearest"
+    assert load_model(f"{flat_file}:plain,classes=9").num_classes == 9
+
+
+def test_changed_code_is_another_model(flat_file: Path) -> None:
+    before = load_model(f"{flat_file}:plain").digest
+    flat_file.write_text(FLAT_FILE.replace("mean((2, 3))", "amax((2, 3))"))
+    assert load_model(f"{flat_file}:plain").digest != before
+
+
+@pytest.mark.parametrize(
+    ("wrap", "suffix"),
+    [
+        (lambda s: s, ".safetensors"),
+        (lambda s: s, ".pth"),
+        (lambda s: {"state_dict": s, "epoch": 3}, ".pth"),
+        (lambda s: {"model": s, "optimizer": {"lr": 0.1}}, ".pt"),
+        (lambda s: {"model": {k: v * 0 for k, v in s.items()}, "model_ema": s}, ".pth"),
+        (lambda s: {"state_dict": {f"module.{k}": v for k, v in s.items()}}, ".pth"),
+        (lambda s: {f"module._orig_mod.{k}": v for k, v in s.items()}, ".safetensors"),
+    ],
+)
+def test_checkpoint_wrappers(wrap: Any, suffix: str, flat_file: Path, tmp_path: Path) -> None:
+    weights = {"head.weight": torch.randn(3, 3), "head.bias": torch.randn(3)}
+    path = tmp_path / f"weights{suffix}"
+    save_file(wrap(weights), path) if suffix == ".safetensors" else torch.save(wrap(weights), path)
+    found = load_model(f"{flat_file}:plain", checkpoint=path)
+    images = torch.randn(2, 3, 16, 16)
+    expected = images.mean((2, 3)) @ weights["head.weight"].T + weights["head.bias"]
+    with torch.no_grad():
+        torch.testing.assert_close(found(images), expected)
+
+
+def test_mismatched_checkpoint_names_every_difference(flat_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    torch.save({"head.weight": torch.zeros(4, 3), "extra": torch.zeros(1)}, path)
+    with pytest.raises(ModelError) as error:
+        load_model(f"{flat_file}:plain", checkpoint=path)
+    for words in ("head.bias", "extra", "(4, 3) instead of (3, 3)", "nothing was loaded"):
+        assert words in str(error.value)
+
+
+class Code:
+    """A pickle that would run code."""
+
+    def __reduce__(self) -> Any:
+        return print, ("ran",)
+
+
+@pytest.mark.parametrize("content", [Code(), {"weights": [1, 2]}, {}])
+def test_files_that_are_no_weights(
+    content: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "w.pth"
+    torch.save(content, path)
+    with pytest.raises(ModelError, match=r"w\.pth"):
+        read_state_dict(path)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
+def test_broken_checkpoint_files(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"not weights at all")
+    with pytest.raises(ModelError, match=name):
+        read_state_dict(tmp_path / name)
+    with pytest.raises(ModelError, match="no checkpoint at"):
+        read_state_dict(tmp_path / "nowhere.pth")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda x: (x, x * 2),
+        lambda x: [x],
+        lambda x: {"logits": x, "aux": None},
+        lambda x: {"out": x},
+        lambda x: SimpleNamespace(logits=x),
+    ],
+)
+def test_outputs_are_unwrapped_to_logits(answer: Any) -> None:
+    model = Flat()
+    found = as_classifier(lambda images: answer(model(images)), RECIPE, name="wrapped")
+    images = torch.randn(4, 3, 16, 16)
+    torch.testing.assert_close(found(images), model(images))
+    assert (found.num_classes, found.source) == (3, "python")
+
+
+def test_answers_that_are_no_logits() -> None:
+    with pytest.raises(ModelError, match="is not a classifier"):
+        as_classifier(nn.Conv2d(3, 2, 1), RECIPE, name="conv")
+    with pytest.raises(ModelError, match="answered with a str"):
+        as_classifier(lambda images: "cat", RECIPE, name="words")
+    with pytest.raises(ModelError, match="fails on an image of 16 x 16"):
+        as_classifier(nn.Linear(7, 2), RECIPE, name="linear")
+
+
+def test_digest_follows_the_weights() -> None:
+    torch.manual_seed(0)
+    model = Flat()
+    before = as_classifier(model, RECIPE, name="a").digest
+    assert as_classifier(model, RECIPE, name="b").digest == before
+    with torch.no_grad():
+        model.head.bias += 1e-3
+    assert as_classifier(model, RECIPE, name="a").digest != before
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("timm:resnet10tt,pretrained=false", "Did you mean 'resnet10t'"),
+        ("timm:resnet10t,pretrained=perhaps", "must be true or false"),
+        ("timm:resnet10t,pretrained=false,colour=3", "colour"),
+        ("timm:resnet10t,pretrained", "expected key=value"),
+        ("timm:test_vit4,pretrained=true", "no pretrained weights"),
+        ("tv:resnet19", "Did you mean 'resnet18'"),
+        ("tv:resnet18,weights=BEST", "IMAGENET1K_V1"),
+        ("zoo:resnet18", "unknown model source 'zoo'"),
+        ("nowhere.py:make", "no Python file"),
+        ("nowhere.py", "FILE.py:FUNCTION"),
+        ("xcit_nano_12_p16_aff", "Did you mean"),
+        ("xcit_nano_12_p16_af", "pretrained=false"),
+        (" ", "cannot be empty"),
+    ],
+)
+def test_mistaken_names_are_usage_errors(name: str, words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load_model(name)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("failing", "no weights here"),
+        ("number", "returned a int"),
+        ("not_a_classifier", "is not a classifier"),
+        ("pain", "Did you mean 'plain'"),
+    ],
+)
+def test_mistaken_functions(function: str, words: str, flat_file: Path) -> None:
+    with pytest.raises(ShiftbenchError, match=words):
+        load_model(f"{flat_file}:{function}")
+
+
+def test_options_are_literals_or_words() -> None:
+    name, options = parse_options("net,a=1,b=0.5,c=true,d=none,e=word,f=(1, 2)")
+    assert name == "net"
+    assert options == {"a": 1, "b": 0.5, "c": True, "d": None, "e": "word", "f": (1, 2)}
+
+
+def test_bundled_model_with_random_weights_or_a_checkpoint(tmp_path: Path) -> None:
+    name = "xcit_pico_6_p8_af"
+    found = load_model(f"{name},pretrained=false,num_classes=4")
+    assert (found.source, found.num_classes) == ("bundled", 4)
+    torch.save(timm.create_model(name, num_classes=4).state_dict(), tmp_path / "w.pth")
+    other = load_model(f"{name},num_classes=4", checkpoint=tmp_path / "w.pth")
+    assert other.digest != found.digest
+
+
+def test_list_filters_by_pattern_with_or_without_prefix() -> None:
+    names = [entry.name for entry in list_models("xcit*af*")]
+    assert "xcit_nano_12_p16_af" in names
+    assert "timm:swin_tiny_patch4_window7_224" in {e.name for e in list_models("swin_tiny*")}
+    assert {e.name for e in list_models("tv:swin_t")} == {"tv:swin_t"}
+    everything = [entry.name for entry in list_models()]
+    assert len(everything) == len(set(everything)) > 1000
+
+
+@pytest.mark.parametrize(("data", "size"), [("scenes", "p8"), ("cifar10", "p4")])
+def test_a_data_set_has_its_own_trio_by_default(data: str, size: str) -> None:
+    trio = {f"xcit_pico_6_{size}{variant}.{data}" for variant in ("", "_aps", "_af")}
+    assert set(default_models(data)) == trio
+    with pytest.raises(UsageError, match="no bundled model was trained on imagenet"):
+        default_models("imagenet")
+
+
+def test_offline_hub_fails_quickly_and_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shiftbench.models.network._has_address", lambda url: False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
+    with pytest.raises(ModelError, match="check the network") as error:
+        load_model("hf:nobody/nothing-at-all")
+    assert "\n" not in str(error.value)
+
+
+def test_offline_torchvision_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from urllib.error import URLError
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise URLError("no route")
+
+    monkeypatch.setattr("torch.hub.load_state_dict_from_url", refuse)
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", refuse)
+    with pytest.raises(ModelError, match="cannot download the weights of tv:squeezenet1_1"):
+        load_model("tv:squeezenet1_1")

@@ -1,0 +1,225 @@
+"""ONNX files of every form answer as the same network does in PyTorch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from shiftbench.errors import ModelError, ShiftbenchError, UsageError
+from shiftbench.models import load_model
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+CLASSES = 4
+GENERATOR = np.random.default_rng(0)
+WEIGHTS = GENERATOR.normal(size=(CLASSES, 3, 5, 5)).astype(np.float32)
+BIAS = GENERATOR.normal(size=CLASSES).astype(np.float32)
+CARD = {"input_size": 16, "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "crop_pct": 0.8}
+
+
+def expected(images: Tensor) -> Tensor:
+    """The network of `write`: a convolution, and the mean of what it leaves."""
+    maps = torch.nn.functional.conv2d(images, torch.from_numpy(WEIGHTS), torch.from_numpy(BIAS))
+    return maps.relu().mean((2, 3))
+
+
+def write(
+    path: Path,
+    *,
+    batch: int | str = "batch",
+    side: int | str = 16,
+    channels_last: bool = False,
+    softmax: bool = False,
+    dtype: int = onnx.TensorProto.FLOAT,
+    inputs: int = 1,
+    flatten: bool = True,
+    external: bool = False,
+) -> Path:
+    """Writes the network in one of the forms that exporters choose."""
+    helper = onnx.helper
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    shape = [batch, side, side, 3] if channels_last else [batch, 3, side, side]
+    nodes = []
+    if channels_last:
+        nodes.append(helper.make_node("Transpose", ["images"], ["first"], perm=[0, 3, 1, 2]))
+    source = "first" if channels_last else "images"
+    nodes.append(helper.make_node("Conv", [source, "weights", "bias"], ["maps"]))
+    nodes.append(helper.make_node("Relu", ["maps"], ["active"]))
+    nodes.append(helper.make_node("GlobalAveragePool", ["active"], ["pooled"]))
+    last = "pooled"
+    if flatten:
+        nodes.append(helper.make_node("Flatten", ["pooled"], ["flat"], axis=1))
+        last = "flat"
+    if softmax:
+        nodes.append(helper.make_node("Softmax", [last], ["chances"], axis=1))
+        last = "chances"
+    out = [batch, CLASSES] if flatten else [batch, CLASSES, 1, 1]
+    entries = [helper.make_tensor_value_info("images", dtype, shape)]
+    entries += [helper.make_tensor_value_info(f"more{i}", dtype, [1]) for i in range(1, inputs)]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        entries,
+        [helper.make_tensor_value_info(last, dtype, out)],
+        [
+            onnx.numpy_helper.from_array(WEIGHTS.astype(kind), "weights"),
+            onnx.numpy_helper.from_array(BIAS.astype(kind), "bias"),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    onnx.save_model(
+        model,
+        str(path),
+        save_as_external_data=external,
+        location=f"{path.name}.data" if external else None,
+        size_threshold=0,
+    )
+    return path
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.parametrize("batch", ["batch", 1, 3, 8])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_batches_and_layouts(
+    channels_last: bool, batch: int | str, count: int, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "net.onnx", batch=batch, channels_last=channels_last)
+    found = load_model(f"onnx:{path}")
+    assert (found.name, found.source, found.num_classes) == ("onnx:net.onnx", "onnx", CLASSES)
+    assert found.preprocessing.input_size == 16
+    assert found.parameters == WEIGHTS.size + BIAS.size
+    images = torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(count))
+    torch.testing.assert_close(found(images), expected(images), rtol=1e-4, atol=1e-5)
+    last = images.contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found(last), expected(images), rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision(tmp_path: Path) -> None:
+    found = load_model(f"onnx:{write(tmp_path / 'net.onnx', dtype=onnx.TensorProto.FLOAT16)}")
+    images = torch.randn(2, 3, 16, 16)
+    assert found(images).dtype == torch.float32
+    torch.testing.assert_close(found(images), expected(images), rtol=2e-2, atol=2e-2)
+
+
+def test_probabilities_become_logits(tmp_path: Path) -> None:
+    found = load_model(f"onnx:{write(tmp_path / 'net.onnx', softmax=True)}")
+    images = torch.randn(5, 3, 16, 16)
+    ours, plain = found(images), expected(images)
+    torch.testing.assert_close(ours.softmax(1), plain.softmax(1))
+    torch.testing.assert_close(ours - ours[:, :1], plain - plain[:, :1], rtol=1e-3, atol=1e-4)
+    logits = load_model(f"onnx:{write(tmp_path / 'other.onnx')}")
+    torch.testing.assert_close(logits(images), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_preprocessing_from_card_and_options(tmp_path: Path) -> None:
+    path = write(tmp_path / "net.onnx", side="side")
+    assert load_model(f"onnx:{path}").preprocessing.input_size == 224
+    names = ["ant", "bee", "cat", "dog"]
+    (tmp_path / "net.json").write_text(json.dumps({**CARD, "class_names": names, "more": 1}))
+    found = load_model(f"onnx:{path}")
+    recipe = found.preprocessing
+    assert (recipe.input_size, recipe.mean, recipe.std) == (16, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert (recipe.crop_pct, recipe.canvas) == (0.8, 20)
+    assert found.class_names == tuple(names)
+    other = load_model(f"onnx:{path},input_size=24,std=(1,1,1),interpolation=bilinear")
+    assert other.preprocessing.input_size == 24
+    assert other.preprocessing.mean == (0.1, 0.2, 0.3)
+    assert other.preprocessing.std == (1.0, 1.0, 1.0)
+    assert other.preprocessing.interpolation == "bilinear"
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_digest_is_that_of_the_files(external: bool, tmp_path: Path) -> None:
+    path = write(tmp_path / "net.onnx", external=external)
+    before = load_model(f"onnx:{path}").digest
+    if external:
+        data = tmp_path / "net.onnx.data"
+        content = bytearray(data.read_bytes())
+        content[0] ^= 1
+        data.write_bytes(content)
+        assert load_model(f"onnx:{path}").digest != before
+    else:
+        assert before == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "card", "kind", "words"),
+    [
+        ({"inputs": 2}, "", None, ModelError, "expected one input, images, in net.onnx, got 2"),
+        ({"flatten": False}, "", None, ModelError, "expected logits, (batch, classes)"),
+        ({"side": 16}, ",input_size=24", None, UsageError, "takes images of 16 pixels, and 24"),
+        ({"side": 16}, "", {"input_size": 24}, UsageError, "takes images of 16 pixels, and 24"),
+        ({}, ",input_sise=3", None, UsageError, "Did you mean 'input_size'"),
+        ({}, ",mean=grey", None, UsageError, "how onnx:"),
+        ({}, ",mean=(1,2)", None, UsageError, "three numbers"),
+        ({}, "", [1], ModelError, "expected a JSON object in the card"),
+        (
+            {},
+            "",
+            {"class_names": ["a"]},
+            ModelError,
+            "names 1 classes, and net.onnx answers with 4",
+        ),
+        ({"dtype": onnx.TensorProto.FLOAT, "side": 3}, "", None, ModelError, "fails on an image"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    form: dict[str, Any], options: str, card: Any, kind: type, words: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "net.onnx", **form)
+    if card is not None:
+        (tmp_path / "net.json").write_text(json.dumps(card))
+    with pytest.raises(kind) as caught:
+        load_model(f"onnx:{path}{options}")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_models(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    with pytest.raises(UsageError, match="no ONNX file"):
+        load_model(f"onnx:{path}")
+    for content in (b"", b"not a model at all", write(path).read_bytes()[:200]):
+        path.write_bytes(content)
+        with pytest.raises(ModelError, match="is not an ONNX model that ONNX Runtime can run"):
+            load_model(f"onnx:{path}")
+    write(path)
+    (tmp_path / "net.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot read the card"):
+        load_model(f"onnx:{path}")
+    with pytest.raises(UsageError, match="leave --checkpoint out"):
+        load_model(f"onnx:{path}", checkpoint=tmp_path / "w.pth")
+
+
+def test_grey_images_are_refused(tmp_path: Path) -> None:
+    helper = onnx.helper
+    shape = ["batch", 1, 28, 28]
+    graph = helper.make_graph(
+        [helper.make_node("Flatten", ["x"], ["y"])],
+        "grey",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 784])],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save_model(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8), str(tmp_path / "grey.onnx")
+    )
+    with pytest.raises(ModelError, match=r"got tensor\(float\) of shape \(batch, 1, 28, 28\)"):
+        load_model(f"onnx:{tmp_path / 'grey.onnx'}")
+
+
+def test_absent_runtime_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "net.onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ShiftbenchError, match=r"pip install 'shiftbench\[onnx\]'"):
+        load_model(f"onnx:{path}")

@@ -1,0 +1,413 @@
+"""The leaderboard's numbers, in every format, against records made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from sample_records import make_record, spread, trio, write_record
+
+from shiftbench.errors import RecordError, UsageError
+from shiftbench.records.choose import load_records
+from shiftbench.records.record import MetricInfo, Record, read_records
+from shiftbench.report.formats.comma_separated import to_csv
+from shiftbench.report.formats.latex import latex_escape, to_latex
+from shiftbench.report.formats.markdown import (
+    END_MARKER,
+    START_MARKER,
+    to_markdown,
+    update_between_markers,
+)
+from shiftbench.report.table import Measured, Table, build_tables
+from shiftbench.scores import ACCURACY, ScoreName, Scores
+from shiftbench.statistics import compare_paired, mean_score
+from shiftbench_cli import render
+from shiftbench_cli.leaderboard import command
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTRACT = (
+    "model,data,images,param_count,img_size,top1,top1_low,top1_high,consistency_integer,"
+    "consistency_half,consistency_crop,adversarial_integer,adversarial_half,adversarial_crop,"
+    "adversarial_bilinear,seconds,forward_passes,date"
+)
+
+
+def parse(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def only(records: Sequence[Record], **options: Any) -> Table:
+    (table,) = build_tables(records, **options)
+    return table
+
+
+def cells(table: Table, column: str) -> dict[str, Measured]:
+    """The cells of a column that hold a score, by model, in the order of the rows."""
+    found = {row.record.model.name: row.cells[column] for row in table.rows}
+    return {name: cell for name, cell in found.items() if isinstance(cell, Measured)}
+
+
+def bold(table: Table, column: str) -> set[str]:
+    return {name for name, cell in cells(table, column).items() if cell.best}
+
+
+def test_csv_has_the_contracts_columns_and_the_records_numbers():
+    record = make_record(
+        "timm:a",
+        broken={"crop": spread(8, [1, 1, 0, 0, 0, 0, 1])},
+        consistent={"half": [True] * 7 + [False]},
+    )
+    text = to_csv(build_tables([record]))
+    assert text.splitlines()[0] == CONTRACT
+    (row,) = parse(text)
+    assert row["model"] == "timm:a"
+    assert (row["images"], row["img_size"], row["param_count"]) == ("8", "64", "1000000")
+    assert row["top1"] == "87.50"  # 7 of 8 right unshifted
+    assert row["adversarial_crop"] == "62.50"  # 5 of 8 survive all six rings
+    assert row["consistency_half"] == "87.50"
+    assert row["date"] == "2026-01-02"
+    assert row["adversarial_integer"] == row["consistency_crop"] == ""
+    accuracy = record.scores[ACCURACY]
+    low, high = (f"{100 * x:.2f}" for x in (accuracy.low, accuracy.high))
+    assert (row["top1_low"], row["top1_high"]) == (low, high)
+
+
+def test_further_attacks_and_the_search_mode_come_last_and_only_when_needed():
+    camera = make_record("b", broken={"camera": spread(10, [1])}, settings={"mode": "sampled:4"})
+    header = to_csv(build_tables([camera])).splitlines()[0]
+    assert header == f"{CONTRACT},adversarial_camera,mode"
+    full = make_record("c", broken={"crop": spread(10, [1])}, settings={"mode": "full_grid"})
+    assert to_csv(build_tables([full])).splitlines()[0] == CONTRACT
+
+
+def test_rows_are_sorted_by_a_column_with_empty_cells_last():
+    records = [
+        make_record("weak", broken={"crop": spread(10, [4])}, parameters=5),
+        make_record("none", broken={"integer": spread(10, [0])}, parameters=7),
+        make_record("strong", broken={"crop": spread(10, [1])}, parameters=6),
+    ]
+
+    def order(**options: object) -> list[str]:
+        return [row.record.model.name for row in only(records, **options).rows]
+
+    assert order(sort="adversarial_crop") == ["strong", "weak", "none"]
+    assert order(sort="adversarial_crop", reverse=True) == ["weak", "strong", "none"]
+    assert order(sort="param_count") == ["weak", "strong", "none"]
+    assert order(sort="model") == ["none", "strong", "weak"]
+    with pytest.raises(UsageError, match="Did you mean 'adversarial_crop'"):
+        build_tables(records, sort="adversarial_crops")
+
+
+def test_one_column_never_mixes_grids():
+    wide = make_record("wide", broken={"crop": spread(10, [1, 1, 1, 1])})
+    narrow = make_record("narrow", broken={"crop": spread(10, [1])}, max_shift=2)
+    assert set(cells(only([wide, narrow]), "adversarial_crop")) == {"wide"}
+    (column,) = [c for c in only([narrow]).columns if c.name == "adversarial_crop"]
+    assert column.reach == "2 px"
+    at_2 = cells(only([wide, narrow], max_shift=2), "adversarial_crop")
+    assert {name: cell.score.value for name, cell in at_2.items()} == {"narrow": 0.9, "wide": 0.7}
+    with pytest.raises(UsageError, match="reach a max shift of 6, got 7"):
+        build_tables([wide, narrow], max_shift=7)
+    fine = make_record("fine", broken={"integer": spread(9, [1])}, settings={"step": "1/4"})
+    same = make_record("same", broken={"half": spread(9, [1])}, settings={"step": "0.5"})
+    table = only([fine, same])
+    assert set(cells(table, "adversarial_integer[1/4]")) == {"fine"}
+    assert set(cells(table, "adversarial_half")) == {"same"}
+
+
+CONDITIONS = [
+    ({"split": "train"}, "scenes train, 10 images"),
+    ({"precision": "bf16"}, "precision bf16"),
+    ({"engine": "compile"}, "engine compile"),
+    ({"crop": "model"}, "crop model"),
+    ({"pad": "zeros"}, "pad zeros"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), CONDITIONS)
+def test_other_conditions_are_another_table_and_never_win(settings: dict[str, str], words: str):
+    plain = make_record("plain", broken={"crop": spread(10, [2])})
+    other = make_record("other", broken={"crop": spread(10, [])}, settings=settings)
+    tables = build_tables([other, plain])
+    assert sorted(len(table.rows) for table in tables) == [1, 1]
+    assert [table for table in tables if words in table.label]
+    assert not any(bold(table, "adversarial_crop") for table in tables)
+    for text in (to_markdown(tables), to_latex(tables)):
+        assert words in text
+        assert "textbf" not in text
+        assert "**100.0**" not in text
+    (row,) = [row for row in parse(to_csv(tables)) if row["model"] == "other"]
+    assert next(iter(settings.values())) in row["conditions"]
+
+
+def test_other_images_are_another_table():
+    records = [
+        make_record("all", broken={"crop": spread(10, [2])}),
+        make_record("few", broken={"crop": spread(8, [])}),
+        make_record("changed", broken={"crop": spread(10, [])}, fingerprint="0" * 64),
+    ]
+    labels = [table.label for table in build_tables(records)]
+    assert len(set(labels)) == 3
+    assert {label.split(",")[1] for label in labels} == {" 10 images", " 8 images"}
+
+
+def test_curves_of_other_searched_images_are_not_ranked(tmp_path: Path):
+    """Seeds of --search-limit: as many images, but others."""
+    for name, seed, lost in (("a", 0, 3), ("b", 0, 2), ("lucky", 2, 0)):
+        write_record(
+            tmp_path,
+            name,
+            broken={"crop": spread(30, [lost])},
+            settings={"search_limit": 6, "seed": seed},
+        )
+    table = only(read_records([tmp_path]))
+    found = cells(table, "adversarial_crop")
+    assert list(found) == ["b", "a", "lucky"]  # 4 of 6, 3 of 6, and 6 of 6 others
+    assert [cell.ranked for cell in found.values()] == [True, True, False]
+    assert not found["lucky"].best
+    assert "100.0 †" in to_markdown([table])
+    assert "not measured like the others" in to_markdown([table])
+    assert cells(table, "top1")["lucky"].ranked  # unshifted, all have the same images
+
+
+def test_markdown_shows_intervals_marks_the_best_and_splits_data_sets(tmp_path: Path):
+    trio(tmp_path, data="scenes")
+    trio(tmp_path, data="cifar10")
+    text = to_markdown(build_tables(load_records([tmp_path])))
+    assert text.index("**cifar10 test, 400 images**") < text.index("**scenes test, 400 images**")
+    scenes = text.split("**scenes test")[1]
+    best = next(line for line in scenes.splitlines() if r"p4\_af.scenes" in line)
+    assert "**90.5**<br><sub>[87.2, 93.0]</sub>" in best
+    table = [line for line in scenes.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in table}) == 1
+    assert "integer 6 px, half 3 px, crop 6 px, bilinear 1 px, camera 1 px" in scenes
+
+
+def test_upper_bounds_are_marked_never_best_and_sorted_after_exact_scores():
+    exact = make_record("exact", broken={"crop": spread(100, [10, 20])})
+    loose = make_record("loose", broken={"crop": spread(100, [10])}, settings={"mode": "sampled:4"})
+    assert not bold(only([exact, loose]), "adversarial_crop")  # nothing to compare with
+    worse = make_record("worse", broken={"crop": spread(100, [50])})
+    for reverse, order in ((False, ["exact", "worse"]), (True, ["worse", "exact"])):
+        table = only([loose, exact, worse], reverse=reverse)
+        assert list(cells(table, "adversarial_crop")) == [*order, "loose"]
+    assert bold(table, "adversarial_crop") == {"exact"}
+    markdown = to_markdown([table])
+    assert "≤ 90.0" in markdown
+    assert "upper bound" in markdown
+    assert "**≤" not in markdown
+    assert r"$\le$\,90.0" in to_latex([table])
+    assert {row["model"]: row["mode"] for row in parse(to_csv([table]))}["loose"] == "sampled:4"
+
+
+def test_bold_is_the_best_and_whatever_a_paired_test_cannot_tell_from_it(tmp_path: Path):
+    """100 against 99.9 percent is chance on a thousand images; 98 percent is not."""
+    lost = {"best": [], "chance": [1], "clear": [20]}
+    records = [
+        write_record(tmp_path, name, broken={"crop": spread(1000, at)}) for name, at in lost.items()
+    ]
+    table = only(records)
+    assert bold(table, "adversarial_crop") == bold(table, "top1") == {"best", "chance"}
+    markdown, latex = to_markdown([table]), to_latex([table])
+    for text, marks in ((markdown, "**{}**"), (latex, r"\textbf{{{}}}")):
+        assert text.count(marks.format("100.0")) == text.count(marks.format("99.9")) == 2
+        assert marks.format("98.0") not in text
+    assert "what a paired test cannot tell" in markdown
+    starred = run(tmp_path).stdout  # a file has no bold
+    assert "99.9*" in starred
+    assert "98.0*" not in starred
+
+
+def test_bold_follows_the_images_and_not_the_intervals(tmp_path: Path):
+    """Intervals that overlap widely, and yet every image that differs speaks for one model."""
+    for name, at in (("a", [30]), ("b", [38])):
+        write_record(tmp_path, name, broken={"crop": spread(100, at)})
+    mistakes = [(i + 30) % 100 for i in range(100)]  # as many as b, on other images
+    broken = [0 if i < 38 else None for i in mistakes]
+    write_record(tmp_path, "elsewhere", broken={"crop": broken})
+    records = {record.model.name: record for record in read_records([tmp_path])}
+    table = only(list(records.values()))
+    scores = {name: cell.score for name, cell in cells(table, "adversarial_crop").items()}
+    assert scores["b"] == scores["elsewhere"]
+    assert scores["b"].high > scores["a"].low
+    name = ScoreName("adversarial", "crop", 6)
+    outcomes = {n: r.outcomes(name.stem)[name] for n, r in records.items()}
+    assert compare_paired(outcomes["a"], outcomes["b"]).is_significant
+    assert not compare_paired(outcomes["a"], outcomes["elsewhere"]).is_significant
+    assert bold(table, "adversarial_crop") == {"a", "elsewhere"}
+
+
+def test_without_the_images_only_equal_scores_are_tied():
+    records = [make_record(n, broken={"crop": spread(50, [k])}) for n, k in (("a", 0), ("b", 1))]
+    assert bold(only(records), "adversarial_crop") == {"a"}
+
+
+def with_jitter(name: str, values: Sequence[float]) -> Record:
+    """A record that also has a score of which less is better."""
+    record = make_record(name, broken={"crop": spread(len(values), [1])})
+    base = record.metrics["accuracy"]
+    info = MetricInfo("jitter", {}, ("jitter_logit",), base.images, base.digest)
+    score = mean_score(values, unit="variance")
+    return replace(
+        record,
+        metrics={**record.metrics, "jitter": info},
+        scores=Scores({**record.scores, ScoreName("jitter", "logit"): score}),
+    )
+
+
+def test_where_less_is_better_the_lowest_wins_and_comes_first():
+    records = [with_jitter("shaky", [2.0, 3.0, 4.0]), with_jitter("steady", [0.1, 0.2, 0.3])]
+    table = only(records, sort="jitter_logit")
+    assert list(cells(table, "jitter_logit")) == ["steady", "shaky"]
+    assert bold(table, "jitter_logit") == {"steady"}
+    markdown = to_markdown([table])
+    assert "jitter logit ↓" in markdown
+    assert "less is better" in markdown
+    assert r"logit $\downarrow$" in to_latex([table])
+    assert [row["jitter_logit"] for row in parse(to_csv([table]))] == ["0.2", "3"]
+
+
+def test_a_score_of_other_images_than_the_row_says_its_own_n(tmp_path: Path):
+    record = make_record(broken={"crop": spread(30, [1])}, settings={"search_limit": 10})
+    assert "n=10" in to_markdown(build_tables([record]))
+    assert "$n$=10" in to_latex(build_tables([record]))
+
+
+def test_latex_is_balanced_escaped_and_has_the_best_in_bold(tmp_path: Path):
+    trio(tmp_path)
+    hostile = r"50%_a&b\$#{x}~^"
+    write_record(tmp_path, hostile, broken={"crop": spread(400, [60])})
+    text = to_latex(build_tables(load_records([tmp_path])), intervals=True)
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+    assert latex_escape(hostile) in text
+    unescaped = re.sub(r"\\[&%$#_{}]", "", text)
+    assert unescaped.count("{") == unescaped.count("}")
+    body = text[text.index(r"\midrule") : text.index(r"\bottomrule")].splitlines()[1:]
+    columns = {line.replace(r"\&", "").count("&") for line in body if line}
+    assert columns == {text.split(r"\begin{tabular}{")[1].split("}")[0].count("r")}
+    assert r"\textbf{90.5} {\scriptsize [87.2, 93.0]}" in text
+
+
+def test_markdown_cannot_be_broken_by_a_name():
+    text = to_markdown(build_tables([make_record("<img src=x>|`a`\n*b*")]))
+    row = next(line for line in text.splitlines() if "img" in line)
+    assert "<img" not in text
+    assert row.count("|") - row.count(r"\|") == text.splitlines()[2].count("|")
+
+
+def test_update_replaces_only_what_stands_between_the_markers(tmp_path: Path):
+    readme = tmp_path / "README.md"
+    readme.write_text(f"# a\n\n{START_MARKER}\nstale\n{END_MARKER}\n\nend\n")
+    trio(tmp_path / "runs")
+    assert run(tmp_path / "runs", "--update", readme).exit_code == 0
+    text = readme.read_text()
+    assert text.startswith("# a\n")
+    assert text.endswith(f"{END_MARKER}\n\nend\n")
+    assert "stale" not in text
+    table = to_markdown(build_tables(load_records([tmp_path / "runs"])))
+    assert table.strip() in text
+    assert not update_between_markers(readme, table)
+    readme.write_text("nothing")
+    with pytest.raises(UsageError, match="leaderboard:start"):
+        update_between_markers(readme, table)
+
+
+def test_the_readme_shows_the_records_of_this_repository():
+    readme, runs = ROOT / "README.md", ROOT / "results" / "records"
+    text = readme.read_text(encoding="utf-8")
+    shown = text.split(START_MARKER)[1].split(END_MARKER)[0].strip()
+    table = to_markdown(build_tables(load_records([runs]))).strip()
+    assert shown == table, "run `shiftbench leaderboard results/records --update README.md`"
+
+
+@pytest.mark.parametrize("ending", ["csv", "md", "tex", "html"])
+def test_the_ending_chooses_the_format(tmp_path: Path, ending: str):
+    write_record(tmp_path / "runs", "a", broken={"crop": spread(10, [1])})
+    out = tmp_path / f"board.{ending}"
+    result = run(tmp_path / "runs", "-o", out)
+    assert result.exit_code == 0, result.output
+    starts = {
+        "csv": "model,data",
+        "md": "**scenes test, 10 images**",
+        "tex": "% needs",
+        "html": "<!doctype html>",
+    }
+    assert out.read_text().startswith(starts[ending])
+    assert result.stdout == ""
+
+
+def test_stdout_gets_the_table_or_the_format_asked_for(tmp_path: Path):
+    write_record(tmp_path, "[bold]a", broken={"crop": spread(10, [1])})
+    table = run(tmp_path).stdout
+    assert "[bold]a" in table  # a name is never markup
+    assert "90.0" in table
+    assert parse(run(tmp_path, "--format", "csv").stdout)[0]["adversarial_crop"] == "90.00"
+
+
+@pytest.mark.parametrize("ending", ["csv", "md", "tex"])
+def test_every_format_obeys_the_order_and_the_max_shift(tmp_path: Path, ending: str):
+    for name, at in (("good", [0, 0, 0, 6]), ("bad", [0, 2, 0, 0])):
+        write_record(tmp_path / "runs", name, broken={"crop": spread(10, at)})
+    out = tmp_path / f"board.{ending}"
+
+    def shown(*options: object) -> tuple[str, bool]:
+        assert run(tmp_path / "runs", "-o", out, *options).exit_code == 0
+        text = out.read_text()
+        return text, text.index("good") < text.index("bad")
+
+    assert not shown()[1]  # within six pixels good loses six images
+    at_2, good_first = shown("--max-shift", 2)
+    assert good_first
+    assert "100.0" in at_2
+    assert "40.0" not in at_2
+    assert not shown("--max-shift", 2, "--reverse")[1]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_table_of_a_terminal_fits_its_width(
+    tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(render, "PIPED_WIDTH", width)
+    records = trio(tmp_path)
+    lines = run(tmp_path).stdout.splitlines()
+    assert max(len(line.rstrip()) for line in lines[1:]) <= width
+    text = "".join(lines).replace("│", " ")
+    for row in only(records).rows:
+        for cell in row.cells.values():
+            if isinstance(cell, Measured):
+                assert cell.score.interval() in text
+    models = sum(records[0].model.name in line for line in lines)
+    assert models == {200: 1, 80: 3, 40: 9}[width]  # every part names its rows
+
+
+def test_mistakes_are_one_clear_sentence(tmp_path: Path):
+    def error(*arguments: object) -> str:
+        return str(run(*arguments).exception)
+
+    assert "make records with `shiftbench run" in error(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    assert "no records in" in error(tmp_path / "empty")
+    runs = tmp_path / "runs"
+    record = write_record(runs, "a", broken={"crop": spread(10, [1])})
+    assert "there is no folder" in error(runs, "-o", tmp_path / "no" / "x.csv")
+    assert "cannot tell the format" in error(runs, "-o", tmp_path / "x.xlsx")
+    assert "unknown column to sort by 'crop'" in error(runs, "--sort", "crop")
+    assert "unknown data set" in error(runs, "-d", "scene")
+    assert "unknown model" in error(runs, "-m", "b")
+    assert record.folder is not None
+    (record.folder / "record.json").write_text('{"schema": 99}')
+    with pytest.raises(RecordError, match="newer than"):
+        read_records([runs])
+    (record.folder / "record.json").write_text("{")
+    assert "cannot read the record" in error(runs)

@@ -1,0 +1,104 @@
+"""What a run makes of its sources: sizes, names of classes, and images that change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from shiftbench.datasets import load_dataset
+from shiftbench.errors import RecordError, UsageError
+from shiftbench.models import Classifier, as_classifier, load_model
+from shiftbench.records.record import ResultStore, read_record
+from shiftbench.run.benchmark import Execution, run
+from shiftbench.run.plan import make_plan
+from shiftbench.run.settings import Settings
+
+CPU = Execution(device="cpu", batch_size=16)
+QUICK = Settings(attacks=("integer",), max_shift=1, consistency=())
+RECORDS = Path(__file__).parents[2] / "results" / "records"
+
+
+class Redness(nn.Module):
+    """Class 0 for red images, 1 for others."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        red, _, blue = images.mean((2, 3)).unbind(1)
+        return torch.stack([red, blue], 1)
+
+
+def red_or_blue(*class_names: str, side: int = 32) -> Classifier:
+    recipe = {"input_size": side, "mean": (0.0,) * 3, "std": (1.0,) * 3}
+    return as_classifier(Redness(), recipe, name="redness", class_names=class_names)
+
+
+def paint(folder: Path, **colours: str) -> Path:
+    for name, colour in colours.items():
+        for i in range(3):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (32, 32), colour).save(folder / name / f"{i}.bmp")
+    return folder
+
+
+def test_folders_meet_classes_by_name(tmp_path: Path) -> None:
+    folder = paint(tmp_path / "paint", blue="blue", red="red")
+    data = load_dataset(f"folder:{folder}")
+
+    def accuracy(model: Classifier, place: str) -> float:
+        record = run(model, data, QUICK, ResultStore(tmp_path / place), execution=CPU).record
+        rows = record.samples()
+        return float((rows["prediction"] == rows["label"]).mean())
+
+    assert accuracy(red_or_blue("red", "blue"), "named") == 1
+    assert accuracy(red_or_blue(), "unnamed") == 0  # alphabetical: blue is class 0
+    with pytest.raises(UsageError, match="'blue' of paint is not one class of the model"):
+        run(red_or_blue("rouge", "bleu"), data, QUICK, ResultStore(tmp_path), execution=CPU)
+    three = load_dataset(f"folder:{paint(folder, green='green')}")
+    with pytest.raises(UsageError, match="answers with 2 classes and paint has 3 folders"):
+        run(red_or_blue(), three, QUICK, ResultStore(tmp_path), execution=CPU)
+
+
+def test_a_record_of_other_images_is_not_served(tmp_path: Path) -> None:
+    folder = paint(tmp_path / "paint", blue="blue", red="red")
+    model, store = red_or_blue("red", "blue"), ResultStore(tmp_path / "runs")
+    data = f"folder:{folder}"
+    assert not run(model, load_dataset(data), QUICK, store, execution=CPU).reused
+    assert run(model, load_dataset(data), QUICK, store, execution=CPU).reused
+    paint(folder, red="grey")  # files of the same names and sizes
+    with pytest.raises(RecordError, match="fingerprint"):
+        run(model, load_dataset(data), QUICK, store, execution=CPU)
+
+
+def test_finished_images_are_measured_as_they_are(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    for i in range(4):
+        folder = tmp_path / "small" / str(i % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    data = load_dataset(f"folder:{tmp_path / 'small'}")
+    plan = make_plan(red_or_blue(), data, QUICK)
+    assert plan.data.geometry["resize"] == 32
+    batch = plan.stream([0]).take(1)
+    assert batch is not None
+    assert np.array_equal(batch.canvas[0].permute(1, 2, 0).numpy(), np.asarray(data[0][0]))
+    with pytest.raises(UsageError, match=r"not resized: fill the margin with --pad"):
+        make_plan(red_or_blue(), data, Settings(attacks=("crop",)))
+    assert make_plan(red_or_blue(side=24), data, QUICK).data.geometry["resize"] == 27
+
+
+@pytest.mark.parametrize("folder", sorted(RECORDS.iterdir()), ids=lambda folder: folder.name)
+def test_committed_records_have_the_geometry_of_today(folder: Path, tmp_path: Path) -> None:
+    record = read_record(folder)
+    if record.data.name == "scenes":
+        data = load_dataset("scenes")
+    else:
+        data = load_dataset(f"folder:{paint(tmp_path / 'like-cifar', **{'0': 'red'})}")
+    cut = record.data.geometry
+    settings = Settings(crop_pct=cut["crop"], pad=cut["pad"])
+    geometry = make_plan(load_model(record.model.name), data, settings).data.geometry
+    assert geometry == cut

@@ -1,0 +1,309 @@
+"""Records made by hand, the obvious way: every score is counted from the outcomes of the images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from shiftbench.datasets.geometry import geometry_for
+from shiftbench.grid import Grid
+from shiftbench.measure.attacks import ATTACKS
+from shiftbench.models.classifier import Preprocessing
+from shiftbench.records.record import (
+    DataInfo,
+    MetricInfo,
+    ModelInfo,
+    OffsetScore,
+    Record,
+    ResultStore,
+    images_digest,
+    read_record,
+)
+from shiftbench.scores import ACCURACY, ScoreName, Scores
+from shiftbench.statistics import Score, mean_score, wilson
+
+Radii = Sequence[int | None]  # per image: the ring that broke it; None when nothing did
+CHANGE = 1 / 64  # how much every probability moves under a random shift
+# What `settings` may name, with what it is otherwise; anything else is kept as it is.
+SETTINGS: dict[str, Any] = {
+    "mode": "exhaustive",  # or "full_grid", or "sampled:K"
+    "step": None,  # of every grid; None: each attack's own
+    "search_limit": None,  # how many images are searched
+    "seed": 0,  # chooses them too
+    "repeats": 1,
+    "split": "test",
+    "precision": "fp32",
+    "engine": "torch",
+    "crop": "paper",
+    "pad": "none",
+}
+
+
+def survivors(radii: Radii, s: int) -> int:
+    """How many images are right at every offset up to ring `s`."""
+    return sum(r is None or r > s for r in radii)
+
+
+def spread(n: int, at: Sequence[int]) -> list[int | None]:
+    """Radii of `n` images of which `at[r]` break at ring r, in order, and the others never."""
+    broken: list[int | None] = [r for r, count in enumerate(at) for _ in range(count)]
+    return broken + [None] * (n - len(broken))
+
+
+def attack_label(attack: str, step: str | None) -> str:
+    """How columns and scores call an attack: with its step where that is not its own."""
+    own = ATTACKS.get(attack).step
+    return attack if step is None or Fraction(step) == own else f"{attack}[{Fraction(step)}]"
+
+
+def attack_grid(attack: str, step: str | None, radius: int) -> Grid:
+    """The grid of an attack."""
+    return Grid(radius, ATTACKS.get(attack).step if step is None else Fraction(step))
+
+
+def searched_images(n: int, how: Mapping[str, Any]) -> list[int]:
+    """Which images are searched; another seed, others."""
+    count = n if how["search_limit"] is None else how["search_limit"]
+    return sorted((how["seed"] * count + i) % n for i in range(count))
+
+
+def make_samples(
+    broken: Mapping[str, Radii],
+    consistent: Mapping[str, Sequence[int]],
+    labels: Sequence[int] | None = None,
+    *,
+    max_shift: int = 6,
+    settings: Mapping[str, Any] | None = None,
+) -> pd.DataFrame:
+    """The table of images of a run."""
+    how = {**SETTINGS, **(settings or {})}
+    first = next(iter(broken.values()))
+    n = len(first)
+    labels = [i % 10 for i in range(n)] if labels is None else list(labels)
+    correct = [r is None or r > 0 for r in first]
+    columns: dict[str, Any] = {
+        "key": [f"test/{i:05d}" for i in range(n)],  # as `scenes` names its images
+        "label": labels,
+        "prediction": [
+            y if right else (y + 1) % 10 for y, right in zip(labels, correct, strict=True)
+        ],
+        "margin": [1.0 if right else -1.0 for right in correct],
+    }
+    for kind, agreed in consistent.items():
+        columns[f"draws_{kind}"] = [how["repeats"]] * n
+        columns[f"agreed_{kind}"] = [int(count) for count in agreed]
+        columns[f"consistent_{kind}"] = [int(count) == how["repeats"] for count in agreed]
+        columns[f"change_{kind}"] = [CHANGE] * n
+    searched = set(searched_images(n, how))
+    for attack, radii in broken.items():
+        grid = attack_grid(attack, how["step"], max_shift)
+        rows = [r if i in searched else None for i, r in enumerate(radii)]
+        name = attack_label(attack, how["step"])
+
+        def at(value: Any, where: set[int] = searched) -> Any:
+            return pd.array([value if i in where else None for i in range(n)], dtype="Int64")
+
+        columns[f"{name}_reach"] = at(max_shift)
+        columns[f"{name}_broken_radius"] = pd.array(rows, dtype="Int64")
+        columns[f"{name}_dy"] = pd.array(
+            [None if r is None else float(r * grid.step) for r in rows], dtype="Float64"
+        )
+        columns[f"{name}_dx"] = pd.array([None if r is None else 0.0 for r in rows], "Float64")
+        columns[f"{name}_prediction"] = pd.array(
+            [None if r is None else (y + 1) % 10 for y, r in zip(labels, rows, strict=True)],
+            dtype="Int64",
+        )
+        if how["mode"].startswith("sampled"):
+            columns[f"{name}_sampled"] = at(int(how["mode"].split(":")[1]))
+        if how["mode"] == "full_grid":
+            rings = np.array([grid.ring(offset) for offset in grid])
+            columns[f"{name}_bitmap"] = [
+                np.packbits(rings < (max_shift + 1 if r is None else r)).tobytes()
+                if i in searched
+                else None
+                for i, r in enumerate(radii)
+            ]
+    return pd.DataFrame({**columns, "near_tie": [False] * n})
+
+
+def make_record(
+    model: str = "a",
+    *,
+    broken: Mapping[str, Radii] | None = None,
+    consistent: Mapping[str, Sequence[int]] | None = None,
+    data: str = "scenes",
+    max_shift: int = 6,
+    parameters: int = 1_000_000,
+    created: str = "2026-01-02T03:04:05+00:00",
+    seconds: float = 12.5,
+    full_grid: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    fingerprint: str = "f" * 64,
+    labels: Sequence[int] | None = None,
+) -> Record:
+    """A record whose scores follow from the outcomes of its images.
+
+    Args:
+        model: Its name.
+        broken: By attack, the ring that broke each image.
+        consistent: By kind, how many of each image's draws agree: truth values when there is one.
+        data: The name of the data set.
+        max_shift: The radius of every grid.
+        parameters: Of the model.
+        created: When.
+        seconds: How long it took.
+        full_grid: Short for the mode `full_grid`: then the record has heat maps.
+        settings: Any of `SETTINGS`; other entries are kept as they are.
+        fingerprint: Of the data.
+        labels: Of the images.
+    """
+    broken = {"crop": spread(100, [10, 5, 5])} if broken is None else broken
+    consistent = {} if consistent is None else consistent
+    how = {**SETTINGS, **({"mode": "full_grid"} if full_grid else {}), **(settings or {})}
+    samples = make_samples(broken, consistent, labels, max_shift=max_shift, settings=how)
+    n = len(samples)
+    searched = searched_images(n, how)
+    preprocessing = Preprocessing(64, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    geometry = geometry_for(preprocessing, margin=6, rendered=True).to_json()
+
+    def info(kind: str, images: Sequence[int], settings: dict[str, Any], *stems: str) -> MetricInfo:
+        keys, classes = samples["key"][list(images)], samples["label"][list(images)]
+        return MetricInfo(kind, settings, stems, len(images), images_digest(keys, classes))
+
+    right = sum(samples["prediction"] == samples["label"])
+    metrics = {"accuracy": info("accuracy", range(n), {}, "accuracy")}
+    scores: dict[ScoreName, Score] = {ACCURACY: wilson(int(right), n)}
+    for kind, agreed in consistent.items():
+        draws = {"span": 9, "repeats": how["repeats"], "seed": how["seed"]}
+        metrics[f"consistency_{kind}"] = info(
+            *("consistency", range(n), {"views": kind, **draws}),
+            *(f"consistency_{kind}", f"change_{kind}"),
+        )
+        scores[ScoreName("consistency", kind)] = (
+            wilson(sum(map(int, agreed)), n)
+            if how["repeats"] == 1
+            else mean_score([count / how["repeats"] for count in agreed])
+        )
+        scores[ScoreName("change", kind)] = mean_score([CHANGE] * n)
+    maps = {}
+    for attack, radii in broken.items():
+        grid = attack_grid(attack, how["step"], max_shift)
+        name = attack_label(attack, how["step"])
+        stem, mine = f"adversarial_{name}", [radii[i] for i in searched]
+        sampled = how["mode"].startswith("sampled")
+        search = {
+            "attack": attack,
+            "step": str(grid.step),
+            "radius": max_shift,
+            "mode": how["mode"],
+            "upper_bound": sampled,
+            **({"seed": how["seed"]} if sampled else {}),
+        }
+        metrics[stem] = info("adversarial", searched, search, stem)
+        for s in range(max_shift + 1):
+            scores[ScoreName("adversarial", name, s)] = wilson(survivors(mine, s), len(mine))
+        if how["mode"] == "full_grid":
+            # Every image is wrong exactly on and beyond the ring that broke it.
+            counts = [wilson(survivors(mine, grid.ring(offset)), len(mine)) for offset in grid]
+            maps[stem] = tuple(
+                OffsetScore.at(offset, score) for offset, score in zip(grid, counts, strict=True)
+            )
+    elsewhere = {"mode", "step", "repeats", "split", "crop", "pad"}
+    return Record(
+        model=ModelInfo(
+            name=model,
+            source="bundled",
+            digest="d" * 64,
+            parameters=parameters,
+            input_size=preprocessing.input_size,
+            mean=preprocessing.mean,
+            std=preprocessing.std,
+            interpolation=preprocessing.interpolation,
+        ),
+        data=DataInfo(
+            name=data,
+            split=how["split"],
+            images=n,
+            fingerprint=fingerprint,
+            geometry={**geometry, "crop": how["crop"], "pad": how["pad"]},
+            labels=images_digest(samples["key"], samples["label"]),
+        ),
+        settings={"limit": None, **{k: v for k, v in how.items() if k not in elsewhere}},
+        metrics=metrics,
+        scores=Scores(scores),
+        environment={"shiftbench": "0.1.0", "torch": "2.13.0", "device": "cpu"},
+        seconds=seconds,
+        forward_passes=4321,
+        created=created,
+        maps=maps,
+    )
+
+
+def write_record(
+    root: Path,
+    model: str = "a",
+    *,
+    broken: Mapping[str, Radii],
+    consistent: Mapping[str, Sequence[int]] | None = None,
+    labels: Sequence[int] | None = None,
+    max_shift: int = 6,
+    full_grid: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Record:
+    """Makes a record and its samples, writes both, and reads the record back."""
+    how = {**({"mode": "full_grid"} if full_grid else {}), **(settings or {})}
+    shared: dict[str, Any] = {"labels": labels, "max_shift": max_shift, "settings": how}
+    record = make_record(model, broken=broken, consistent=consistent, **shared, **fields)
+    folder = ResultStore(root).write(record, make_samples(broken, consistent or {}, **shared))
+    return read_record(folder)
+
+
+def trio(
+    root: Path, *, data: str = "scenes", n: int = 400, full_grid: bool = False
+) -> list[Record]:
+    """Three records such as a demo makes: a baseline, aps and af, with every attack."""
+    curves = {
+        "xcit_pico_6_p4": {
+            "integer": [40, 20, 16, 12, 8, 8, 6],
+            "half": [40, 16, 14, 10, 8, 6, 6],
+            "crop": [40, 24, 18, 12, 12, 8, 8],
+            "bilinear": [40, 6, 6, 4, 4, 8, 4],
+            "camera": [40, 5, 5, 4, 4, 4, 4],
+        },
+        "xcit_pico_6_p4_aps": {
+            "integer": [44],
+            "half": [44, 18, 4, 2, 2, 2],
+            "crop": [44, 6, 6, 4, 4, 4, 4],
+            "bilinear": [44, 4, 4, 4, 2, 2, 2],
+            "camera": [44, 4, 4, 2, 2, 2, 2],
+        },
+        "xcit_pico_6_p4_af": {
+            "integer": [36, 1, 1],
+            "half": [36, 1, 1, 0, 1],
+            "crop": [36, 6, 5, 4, 4, 2, 2],
+            "bilinear": [36, 1, 1, 2, 0, 0, 1],
+            "camera": [36, 1, 1, 0, 1, 1],
+        },
+    }
+    agree = {"xcit_pico_6_p4": 350, "xcit_pico_6_p4_aps": 392, "xcit_pico_6_p4_af": 398}
+    return [
+        write_record(
+            root,
+            f"{model}.{data}",
+            broken={attack: spread(n, at) for attack, at in rings.items()},
+            consistent={
+                kind: [i < agree[model] - 2 * k for i in range(n)]
+                for k, kind in enumerate(("integer", "half", "crop"))
+            },
+            data=data,
+            full_grid=full_grid,
+            parameters=480_000 + 1_000 * len(model),
+        )
+        for model, rings in curves.items()
+    ]

@@ -1,0 +1,336 @@
+"""Laws of shifts: those of every registered kind, then each kind against its definition."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from aft_models.resample import fractional_shift
+from shiftbench.errors import UsageError
+from shiftbench.grid import ORIGIN, Grid, Offset
+from shiftbench.shifts import SHIFTS
+from shiftbench.shifts.cyclic import MAX_PHASES, shift_axis
+
+MARGIN = 4
+SIZES = [7, 14, 15, 30, 31, 224, 226]
+
+sizes = st.sampled_from(SIZES[:-2])
+reals = st.floats(-3, 3)
+wholes = st.integers(-3, 3).map(float)
+quick = settings(deadline=None, max_examples=30)
+PIXEL_KINDS = [kind for kind in SHIFTS if not SHIFTS.get(kind).rendered]
+every_kind = pytest.mark.parametrize("kind", PIXEL_KINDS)
+
+
+def scene(height: int, width: int, *, batch: int = 2, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(height * 1000 + width)
+    return torch.randn(batch, 2, height, width, generator=generator, dtype=dtype)
+
+
+def shifted(kind: str, canvas: Tensor, offset: Offset, margin: int = MARGIN) -> Tensor:
+    return SHIFTS.get(kind).views(canvas, margin)(offset)
+
+
+def centre(canvas: Tensor, margin: int = MARGIN) -> Tensor:
+    height, width = canvas.shape[-2:]
+    return canvas[..., margin : height - margin, margin : width - margin]
+
+
+# --- every kind ---------------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("height", SIZES)
+def test_zero_offset_is_the_identity(kind: str, height: int) -> None:
+    canvas = scene(height + 2 * MARGIN, 19)
+    assert torch.equal(shifted(kind, canvas, ORIGIN), centre(canvas))
+
+
+@every_kind
+@given(dy=wholes, dx=wholes, height=sizes, width=sizes)
+@quick
+def test_camera_moves_down_and_right(
+    kind: str, dy: float, dx: float, height: int, width: int
+) -> None:
+    """shifted[y, x] = scene[y + dy, x + dx] wherever both lie inside the view."""
+    canvas = scene(height + 2 * MARGIN, width + 2 * MARGIN)
+    view, moved = centre(canvas), shifted(kind, canvas, Offset(dy, dx))
+    rows = range(max(0, -int(dy)), min(height, height - int(dy)))
+    columns = range(max(0, -int(dx)), min(width, width - int(dx)))
+    inside = moved[..., rows.start : rows.stop, columns.start : columns.stop]
+    y, x = int(dy), int(dx)
+    expected = view[..., rows.start + y : rows.stop + y, columns.start + x : columns.stop + x]
+    torch.testing.assert_close(inside, expected, rtol=0, atol=1e-12)
+
+
+@every_kind
+@pytest.mark.parametrize("offset", [Offset(0, 0), Offset(-2, 1), Offset(3, 3)])
+def test_rows_are_the_rows_of_the_whole(kind: str, offset: Offset) -> None:
+    views = SHIFTS.get(kind).views(scene(20, 23, batch=5), MARGIN)
+    rows = torch.tensor([3, 0, 3])
+    assert torch.equal(views(offset, rows), views(offset)[rows])
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_keeps_the_type_and_agrees_with_float64(kind: str, dtype: torch.dtype) -> None:
+    exact = scene(20, 23)
+    for offset in (Offset(1, -2), Offset(-3, 3)):
+        moved = shifted(kind, exact.to(dtype), offset)
+        assert moved.dtype == dtype
+        torch.testing.assert_close(moved.double(), shifted(kind, exact, offset), rtol=0, atol=1e-5)
+
+
+@every_kind
+def test_commutes_with_normalisation(kind: str) -> None:
+    canvas, offset = scene(20, 23), Offset(2, -1)
+    torch.testing.assert_close(
+        shifted(kind, 3 * canvas - 0.5, offset), 3 * shifted(kind, canvas, offset) - 0.5
+    )
+
+
+@every_kind
+def test_differentiable_again_and_again(kind: str) -> None:
+    canvas = scene(10, 11).requires_grad_()
+    views = SHIFTS.get(kind).views(canvas, 2)
+    for offset in (Offset(1, -2), Offset(1, -2)):
+        assert torch.autograd.gradcheck(lambda x, o=offset: SHIFTS.get(kind).views(x, 2)(o), canvas)
+        views(offset).sum().backward()  # type: ignore[no-untyped-call]
+
+
+@every_kind
+def test_the_stated_margin_is_enough_and_a_wider_one_changes_nothing(kind: str) -> None:
+    grid, shift = Grid(3), SHIFTS.get(kind)
+    needed = shift.margin(grid)
+    wide = scene(9 + 2 * needed + 4, 8 + 2 * needed + 4)
+    for offset in grid:
+        narrow = shifted(kind, centre(wide, 2), offset, needed)
+        assert torch.equal(narrow, shifted(kind, wide, offset, needed + 2))
+
+
+@every_kind
+@pytest.mark.parametrize("canvas", [torch.zeros(2, 3, 8), torch.zeros(1, 3, 8, 8).byte()])
+def test_refuses_what_is_not_a_batch_of_images(kind: str, canvas: Tensor) -> None:
+    with pytest.raises(UsageError, match=r"floating-point images \(B, C, H, W\)"):
+        SHIFTS.get(kind).views(canvas, 0)
+
+
+@every_kind
+def test_refuses_a_margin_that_leaves_no_view(kind: str) -> None:
+    with pytest.raises(UsageError, match="leaves no view in a canvas of 8x9"):
+        SHIFTS.get(kind).views(scene(8, 9), 4)
+
+
+@pytest.mark.parametrize("kind", ["crop", "bilinear"])
+def test_refuses_an_offset_beyond_the_margin(kind: str) -> None:
+    with pytest.raises(UsageError, match="needs a margin of 3 pixels around the view, got 2"):
+        shifted(kind, scene(12, 12), Offset(0, -3), 2)
+
+
+# --- cyclic -------------------------------------------------------------------------------------
+
+
+def dft_shift(image: Tensor, dy: float, dx: float) -> Tensor:
+    """The definition, bin by bin, with the full complex DFT of each axis."""
+    result = image.numpy().astype(complex)
+    for axis, offset in ((-2, dy), (-1, dx)):
+        n = image.shape[axis]
+        factors = np.zeros(n, dtype=complex)
+        for k in range(-((n - 1) // 2), (n - 1) // 2 + 1):
+            factors[k % n] = np.exp(2j * np.pi * k * offset / n)
+        if n % 2 == 0:
+            factors[n // 2] = np.cos(np.pi * offset)
+        shape = [1] * image.ndim
+        shape[axis] = n
+        result = np.fft.ifft(np.fft.fft(result, axis=axis) * factors.reshape(shape), axis=axis)
+    assert np.abs(result.imag).max() < 1e-12, "real in, real out"
+    return torch.from_numpy(result.real.copy())
+
+
+@pytest.mark.parametrize("height", SIZES)
+@pytest.mark.parametrize("width", [226, 31, 8])
+def test_cyclic_is_its_definition(height: int, width: int) -> None:
+    image = scene(height, width, batch=1)
+    views = SHIFTS.get("cyclic").views(image, 0)
+    for dy, dx in ((0.5, 0.5), (-2.5, 1), (1 / 3, -5 / 7), (0, 12.3), (math.pi, -math.e)):
+        torch.testing.assert_close(
+            views(Offset(dy, dx)), dft_shift(image, dy, dx), rtol=0, atol=1e-11
+        )
+
+
+@given(dy=reals, dx=reals, height=sizes, width=sizes)
+@quick
+def test_cyclic_is_its_definition_anywhere(dy: float, dx: float, height: int, width: int) -> None:
+    image = scene(height, width)
+    moved = shifted("cyclic", image, Offset(dy, dx), 0)
+    torch.testing.assert_close(moved, dft_shift(image, dy, dx), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("height", SIZES)
+@pytest.mark.parametrize("width", [14, 31])
+def test_a_whole_cyclic_shift_is_roll(height: int, width: int) -> None:
+    image = scene(height, width)
+    views = SHIFTS.get("cyclic").views(image, 0)
+    for dy, dx in ((1, 0), (-6, 6), (0, -3), (height, -width), (40, -33)):
+        expected = image.roll((-dy, -dx), (-2, -1))
+        assert torch.equal(views(Offset(dy, dx)), expected)
+        by_spectrum = shift_axis(shift_axis(image, dy, -2), dx, -1)
+        torch.testing.assert_close(by_spectrum, expected, rtol=0, atol=1e-11)
+
+
+def zero_pad_spectrum(signal: Tensor, factor: int) -> Tensor:
+    """Up-samples the last axis: the spectrum in the middle of zeros, an even Nyquist bin halved."""
+    n = signal.shape[-1]
+    spectrum = torch.fft.fft(signal)
+    padded = torch.zeros(*signal.shape[:-1], n * factor, dtype=spectrum.dtype)
+    half = (n - 1) // 2
+    padded[..., : half + 1] = spectrum[..., : half + 1]
+    if half:
+        padded[..., -half:] = spectrum[..., -half:]
+    if n % 2 == 0:
+        padded[..., n // 2] += spectrum[..., n // 2] / 2
+        padded[..., -(n // 2)] += spectrum[..., n // 2] / 2
+    fine: Tensor = torch.fft.ifft(padded).real * factor
+    return fine
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("step", [Fraction(1, 2), Fraction(-2, 3), Fraction(7, 6), Fraction(3, 5)])
+def test_a_rational_shift_is_upsample_roll_downsample(n: int, step: Fraction) -> None:
+    image = scene(3, n)
+    fine = zero_pad_spectrum(image, step.denominator)
+    expected = fine.roll(-step.numerator, -1)[..., :: step.denominator]
+    moved = shifted("cyclic", image, Offset(0, float(step)), 0)
+    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-11)
+    across = shifted("cyclic", image.mT, Offset(float(step), 0), 0)
+    torch.testing.assert_close(across, expected.mT, rtol=0, atol=1e-11)
+
+
+def without_nyquist(image: Tensor) -> Tensor:
+    """Removes the bins that an even size shares between +n/2 and -n/2."""
+    for dim in (-2, -1):
+        n = image.shape[dim]
+        if n % 2 == 0:
+            sign = torch.ones(n, dtype=image.dtype)
+            sign[1::2] = -1
+            sign = sign[:, None] if dim == -2 else sign
+            image = image - sign * (sign * image).mean(dim, keepdim=True)
+    return image
+
+
+@given(a=reals, b=reals, c=reals, d=reals, height=sizes, width=sizes)
+@quick
+def test_cyclic_offsets_add_up_without_nyquist_energy(
+    a: float, b: float, c: float, d: float, height: int, width: int
+) -> None:
+    image = without_nyquist(scene(height, width))
+    twice = shifted("cyclic", shifted("cyclic", image, Offset(a, b), 0), Offset(c, d), 0)
+    once = shifted("cyclic", image, Offset(a + c, b + d), 0)
+    torch.testing.assert_close(twice, once, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [8, 30])
+def test_two_half_shifts_of_an_even_size_lose_exactly_the_nyquist_bin(n: int) -> None:
+    image = scene(n, n)
+    half = Offset(0.5, 0.5)
+    twice = shifted("cyclic", shifted("cyclic", image, half, 0), half, 0)
+    rolled = image.roll((-1, -1), (-2, -1))
+    assert (twice - rolled).abs().max() > 1e-3
+    torch.testing.assert_close(twice, without_nyquist(rolled), rtol=0, atol=1e-11)
+
+
+@given(dy=reals, dx=reals, height=sizes, width=sizes)
+@quick
+def test_cyclic_agrees_with_the_models_own_operator(
+    dy: float, dx: float, height: int, width: int
+) -> None:
+    image = scene(height, width)
+    moved = shifted("cyclic", image, Offset(dy, dx), 0)
+    torch.testing.assert_close(moved, fractional_shift(image, dy, dx), rtol=0, atol=1e-10)
+
+
+def test_cyclic_keeps_few_images_however_many_fractions_are_asked_for() -> None:
+    image = scene(9, 10, batch=3)
+    views = SHIFTS.get("cyclic").views(image, 0)
+    rows = torch.tensor([2, 0])
+    for offset in Grid(6, Fraction(1, 6)):
+        expected = dft_shift(image[rows], offset.dy, offset.dx)
+        torch.testing.assert_close(views(offset, rows), expected, rtol=0, atol=1e-11)
+    assert len(views._phases) == MAX_PHASES  # type: ignore[attr-defined]
+
+
+def test_a_half_pixel_grid_transforms_the_batch_three_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+    rfft = torch.fft.rfft
+
+    def counted(signal: Tensor, *, dim: int) -> Tensor:
+        calls.append(dim)
+        spectrum: Tensor = rfft(signal, dim=dim)
+        return spectrum
+
+    monkeypatch.setattr(torch.fft, "rfft", counted)
+    views = SHIFTS.get("cyclic").views(scene(9, 10), 0)
+    for offset in Grid(6):
+        views(offset)
+    assert calls == [], "whole pixels need no spectrum"
+    for offset in Grid(6, Fraction(1, 2)):
+        views(offset)
+    assert len(calls) == 4, "(1/2, 0) and (0, 1/2) take one axis each, (1/2, 1/2) takes two"
+
+
+# --- crop ---------------------------------------------------------------------------------------
+
+
+@given(dy=wholes, dx=wholes, height=sizes, width=sizes)
+@quick
+def test_crop_is_slicing_without_a_copy(dy: float, dx: float, height: int, width: int) -> None:
+    canvas = scene(height + 2 * MARGIN, width + 2 * MARGIN)
+    moved = shifted("crop", canvas, Offset(dy, dx))
+    top, left = MARGIN + int(dy), MARGIN + int(dx)
+    assert torch.equal(moved, canvas[..., top : top + height, left : left + width])
+    assert moved.untyped_storage().data_ptr() == canvas.untyped_storage().data_ptr()
+
+
+def test_crop_refuses_parts_of_a_pixel() -> None:
+    with pytest.raises(UsageError, match="moves by whole pixels, got a grid with step 1/2"):
+        SHIFTS.get("crop").margin(Grid(2, Fraction(1, 2)))
+    with pytest.raises(UsageError, match=r"moves by whole pixels, got the offset \(0.5, 0\)"):
+        shifted("crop", scene(12, 12), Offset(0.5, 0))
+
+
+# --- bilinear -----------------------------------------------------------------------------------
+
+
+@given(dy=reals, dx=reals, height=sizes, width=sizes)
+@quick
+def test_bilinear_is_grid_sample(dy: float, dx: float, height: int, width: int) -> None:
+    canvas = scene(height + 2 * MARGIN, width + 2 * MARGIN)
+    y = torch.arange(height, dtype=torch.float64) + MARGIN + dy
+    x = torch.arange(width, dtype=torch.float64) + MARGIN + dx
+    y = 2 * y / (canvas.shape[-2] - 1) - 1  # align_corners: -1 and 1 are centres of pixels
+    x = 2 * x / (canvas.shape[-1] - 1) - 1
+    where = torch.stack((x.expand(height, width), y[:, None].expand(height, width)), -1)
+    expected = F.grid_sample(
+        canvas, where.expand(2, -1, -1, -1), mode="bilinear", align_corners=True
+    )
+    moved = shifted("bilinear", canvas, Offset(dy, dx))
+    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-10)
+
+
+def test_bilinear_reads_up_to_the_edge_of_the_canvas() -> None:
+    canvas = scene(12, 13)
+    moved = shifted("bilinear", canvas, Offset(2, 2), 2)
+    assert torch.equal(moved, canvas[..., 4:, 4:])
+
+
+@pytest.mark.parametrize(("radius", "margin"), [(0, 0), (1, 1), (6, 1), (7, 2)])
+def test_bilinear_margin_is_the_reach_rounded_up(radius: int, margin: int) -> None:
+    assert SHIFTS.get("bilinear").margin(Grid(radius, Fraction(1, 6))) == margin

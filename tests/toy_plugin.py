@@ -1,0 +1,124 @@
+"""A plug-in with one of everything, as a user would write it: each thing registers itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from shiftbench.datasets.base import SOURCES as DATA_SOURCES
+from shiftbench.datasets.base import Request, Source
+from shiftbench.grid import Grid, Offset
+from shiftbench.measure.attacks import ATTACKS, Attack
+from shiftbench.measure.metric import METRICS, NEAR_TIE, PASSES, Metric, Shard, column
+from shiftbench.models.classifier import Classifier, as_classifier
+from shiftbench.models.source import SOURCES as MODEL_SOURCES
+from shiftbench.models.source import ModelEntry, ModelSpec
+from shiftbench.report.formats import FORMATS, Format
+from shiftbench.scores import ScoreName
+from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, pick, window
+
+
+class Mirror:
+    """Whole-pixel crops of the mirror image."""
+
+    rendered = False
+
+    def margin(self, grid: Grid) -> int:
+        return math.ceil(grid.reach)
+
+    def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
+        check_canvas(canvas, margin)
+        height, width = (n - 2 * margin for n in canvas.shape[-2:])
+
+        def view(offset: Offset, rows: Tensor | None = None) -> Tensor:
+            top, left = margin + int(offset.dy), margin + int(offset.dx)
+            seen = pick(window(canvas, top, left, height, width), rows)
+            return seen if offset == Offset(0.0, 0.0) else seen.flip(-1)
+
+        return view
+
+
+SHIFTS.register("mirror", Mirror())
+ATTACKS.register("mirrored", Attack("mirrored", "mirror", Fraction(1), "crops of the mirror image"))
+
+
+@dataclass(frozen=True)
+class Brightness(Metric):
+    """The mean of the top probability: a metric outside [0, 1] would do as well."""
+
+    summary = "how sure the model is"
+    name = "sureness"
+    columns = ("sureness",)
+
+    def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
+        sure = shard.unshifted.probability(shard.unshifted.prediction)
+        return pd.DataFrame({"sureness": sure, NEAR_TIE: False, PASSES: 0})
+
+    def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
+        return {ScoreName("sureness"): column(rows, "sureness")}
+
+
+METRICS.register("sureness", Brightness)
+
+
+class Toys:
+    """`toy:NAME`: a network of random weights."""
+
+    def load(self, spec: ModelSpec) -> Classifier:
+        with torch.random.fork_rng():
+            torch.manual_seed(len(spec.name))
+            network = nn.Sequential(
+                nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4)
+            )
+            network(torch.zeros(1, 3, 16, 16))
+        recipe = {"input_size": 16, "mean": (0.5,) * 3, "std": (0.25,) * 3}
+        return as_classifier(network, recipe, name=spec.text, source="toy")
+
+    def entries(self) -> list[ModelEntry]:
+        return [ModelEntry("toy:one", "toy", weights=False)]
+
+
+MODEL_SOURCES.register("toy", Toys())
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Twenty images of noise."""
+
+    name: str = "noise"
+    split: str = "test"
+    class_names: tuple[str, ...] = ("a", "b", "c", "d")
+    keys: tuple[str, ...] = tuple(f"{i:02d}" for i in range(20))
+    labels: tuple[int, ...] = tuple(i % 4 for i in range(20))
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        pixels = np.random.default_rng(index).integers(0, 255, (20, 20, 3), dtype=np.uint8)
+        return Image.fromarray(pixels), self.labels[index]
+
+    def has_size(self, side: int) -> bool:
+        return side == 20
+
+    def fingerprint(self, *, verify: bool = False) -> str:
+        return "noise"
+
+
+def _load(request: Request) -> Noise:
+    return Noise()
+
+
+DATA_SOURCES.register("noise", Source("noise", "twenty images of noise", _load))
+FORMATS.register(
+    "names",
+    Format((".names",), lambda tables, _: "".join(c.name + "\n" for c in tables[0].columns)),
+)

@@ -1,0 +1,154 @@
+"""The recipe `finetune`: any model, from any weights, to an export that reloads."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from training_runs import DATA, NORMALISATION, RECIPE, TinyNet, run
+
+from aft_models import AftModelsError
+from aft_models.classifier import replace_classifier
+from aft_models.training.checkpoint import Identity
+from aft_models.training.data import LoaderBatches, Normalisation
+from aft_models.training.export import Source, export
+from aft_models.training.finetune import load_backbone
+from aft_models.training.loop import Outcome, train
+from aft_models.training.recipe import ModelInput, override
+from aft_models.training.recipes import get_recipe
+from aft_models.weights import list_weights, load_weights, weights_card
+from shiftbench.datasets import Scenes
+
+SMALL = "mobilenetv3_small_050"
+
+
+def pretrained(classes: int = 20) -> nn.Module:
+    """Stands for weights that someone trained."""
+    torch.manual_seed(1)
+    model: nn.Module = timm.create_model(SMALL, num_classes=classes)
+    return model
+
+
+def test_the_recipe_takes_from_the_model_what_it_does_not_say() -> None:
+    model = pretrained()
+    model.default_cfg.update(input_size=(3, 96, 96), mean=(0.1, 0.2, 0.3), interpolation="bilinear")
+    own = ModelInput.of(model)
+    recipe = get_recipe("finetune").for_input(own)
+    assert (recipe.image_size, recipe.mean, recipe.interpolation) == (
+        96,
+        (0.1, 0.2, 0.3),
+        "bilinear",
+    )
+    said = override(get_recipe("finetune"), ["image_size=64", "mean=0.5,0.5,0.5"]).for_input(own)
+    assert (said.image_size, said.mean, said.std) == (64, (0.5, 0.5, 0.5), own.std)
+    assert get_recipe("cpu-cifar10").for_input(own) == get_recipe("cpu-cifar10")
+    assert ModelInput.of(nn.Linear(1, 1)) == ModelInput()
+
+
+def test_a_recipe_that_waits_for_a_model_is_not_trained_with() -> None:
+    with pytest.raises(AftModelsError, match=r"finetune leaves the images to the model: fill it"):
+        LoaderBatches(Scenes("train", 96), get_recipe("finetune"), NORMALISATION)
+
+
+def finetune(folder: Path, name: str, model: nn.Module, *, seed: int = 0) -> tuple[Outcome, Path]:
+    """Two epochs on a few scenes, and the export."""
+    recipe = override(get_recipe("finetune"), ["image_size=32", "epochs=2", "batch_size=12"])
+    recipe = recipe.for_input(ModelInput.of(model))
+    identity = Identity(name, recipe, seed, 12, data=DATA)
+    batches = LoaderBatches(
+        Scenes("train", 24), recipe, Normalisation(recipe.mean, recipe.std), seed=seed
+    )
+    outcome = train(model, batches, identity=identity, folder=folder / "run")
+    source = Source("birds", "24 images", [str(i) for i in range(12)])
+    return outcome, export(outcome, folder / "export", identity=identity, source=source)
+
+
+@pytest.mark.parametrize("name", [f"timm:{SMALL}+af", "nets/my.py:build,width=2+circular+aps"])
+def test_any_model_is_trained_exported_and_reloaded(tmp_path: Path, name: str) -> None:
+    weights = pretrained().state_dict()
+    model = timm.create_model(SMALL, num_classes=1000)
+    assert replace_classifier(model, 12, size=32)
+    assert load_backbone(model, weights) == ["classifier.bias", "classifier.weight"]
+    outcome, folder = finetune(tmp_path, name, model)
+
+    (found,) = list_weights(folder)
+    assert {path.name for path in folder.iterdir()} == {f"{found}.json", f"{found}.safetensors"}
+    assert not set(found) & set(":/\\,<>|?* ")
+    card = weights_card(found, folder)
+    assert (card.architecture, card.tag) == (name, "birds")
+    assert weights_card(card.name, folder) == card
+    assert (card.input_size, card.num_classes) == (32, 12)
+
+    again = load_weights(card.name, folder, model=timm.create_model(SMALL, num_classes=1000))
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(again(images), outcome.model(images))
+    with pytest.raises(AftModelsError, match="which timm does not know: build that model"):
+        load_weights(card.name, folder)
+    with pytest.raises(AftModelsError, match="do not fit their architecture"):
+        load_weights(card.name, folder, model=TinyNet())
+
+
+def test_weights_are_better_than_none(tmp_path: Path) -> None:
+    """A few epochs from weights of the task itself end where a fresh start does not."""
+    recipe = dataclasses.replace(RECIPE, epochs=40, lr=1e-2, ema_decay=0.0)
+    trained = run(tmp_path / "trained", recipe).model
+    few = override(get_recipe("finetune"), ["image_size=16", "epochs=2", "batch_size=16"])
+    few = override(few, ["pipeline=memory", "canvas=20", "warmup_epochs=0"])
+    few = few.for_input(ModelInput())
+    start = TinyNet()
+    load_backbone(start, trained.state_dict(), size=16)
+    losses = [
+        run(tmp_path / name, few, model=model).rows[-1]["loss"]
+        for name, model in (("tuned", start), ("fresh", TinyNet()))
+    ]
+    assert losses[0] < losses[1] - 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [
+        ("xcit_pico_6_p4_af", "xcit_pico_6_p4_af"),
+        ("xcit_pico_6_p4_af.cifar10", "xcit_pico_6_p4_af"),
+        ("xcit_pico_6_p4.cifar10+circular+aps", "xcit_pico_6_p4+circular+aps"),
+        ("timm:vit_tiny_patch16_224.augreg_in1k+af", "timm:vit_tiny_patch16_224.augreg_in1k+af"),
+        ("nets/my.py:build", "nets/my.py:build"),
+    ],
+)
+def test_only_presets_lose_a_tag(name: str, architecture: str) -> None:
+    assert Identity(name, RECIPE, 0, 12, data=DATA).architecture == architecture
+
+
+class Shared(TinyNet):
+    """Two names of one layer, as networks with tied weights have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again = self.stem
+
+
+class Twofold(TinyNet):
+    """Answers with two tensors while it trains."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, and logits."""
+        logits = super().forward(images)
+        return (logits, logits) if self.training else logits  # type: ignore[return-value]
+
+
+def test_shared_layers_are_exported(tmp_path: Path) -> None:
+    outcome = Outcome(Shared().eval(), [{"epoch": 1, "loss": 1.0}], None)
+    identity = Identity("mine", RECIPE, 0, 12, data=DATA)
+    folder = export(outcome, tmp_path, identity=identity, source=Source("x", "x"))
+    again = load_weights("mine.x", folder, model=Shared())
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(again(images), outcome.model(images))
+
+
+def test_a_model_that_answers_with_more_than_logits_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(AftModelsError, match="expected logits from the model, got tuple"):
+        run(tmp_path, model=Twofold())

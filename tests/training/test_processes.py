@@ -1,0 +1,95 @@
+"""Two processes train as one does, at the same global batch, and score what they export."""
+
+import csv
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import training_runs
+from torch import Tensor, distributed, nn
+from training_runs import NORMALISATION, RECIPE, TinyNet, run, scenes
+
+from aft_models.training import checkpoint
+from aft_models.training.evaluate import PixelBatches
+from aft_models.training.processes import Processes
+
+SETTINGS = {  # folder -> whether there is batch norm, and how weights are averaged
+    "plain": (False, 0.0),
+    "normed": (True, 0.0),
+    "averaged": (True, 0.9),
+}
+
+
+def mean_logit(model: nn.Module, processes: Processes) -> float:
+    """Over the images of all processes: it moves with every digit of every weight."""
+    total = torch.zeros(2, dtype=torch.float64)
+    for images, _ in PixelBatches(scenes().centre(16), NORMALISATION, 8, processes):
+        logits: Tensor = model(images)[:, 0]
+        total += torch.tensor([logits.double().sum(), len(logits)])
+    summed, count = processes.total(total).tolist()
+    return float(summed / count)
+
+
+def train_share(folder: Path, name: str) -> None:
+    """A run by as many processes as there are."""
+    batch_norm, ema_decay = SETTINGS[name]
+    torch.manual_seed(7)
+    processes = Processes.current()
+    run(
+        folder,
+        dataclasses.replace(RECIPE, ema_decay=ema_decay),
+        model=TinyNet(batch_norm=batch_norm),
+        processes=processes,
+        evaluate=lambda model, epoch: {"score": mean_logit(model, processes)},
+    )
+
+
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every run, by two processes."""
+    folder = tmp_path_factory.mktemp("two")
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+    launch += ["--rdzv-endpoint=localhost:0", "--local-addr=localhost"]
+    paths = [str(Path(training_runs.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    ended = subprocess.run(
+        [sys.executable, *launch, __file__, str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def losses(folder: Path) -> list[float]:
+    with (folder / "log.csv").open() as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def test_two_processes_equal_one(by_two: Path, tmp_path: Path) -> None:
+    train_share(tmp_path, "plain")  # CPUs do not share batch norm
+    assert len(losses(tmp_path)) == RECIPE.epochs
+    assert losses(by_two / "plain") == pytest.approx(losses(tmp_path), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_score_is_that_of_the_weights_that_are_kept(by_two: Path, name: str) -> None:
+    kept = torch.load(by_two / name / checkpoint.LAST, weights_only=True)
+    model = TinyNet(batch_norm=SETTINGS[name][0]).eval()
+    model.load_state_dict(kept["model_ema"] or kept["model"])
+    with torch.no_grad():
+        alone = mean_logit(model, Processes())
+    assert kept["rows"][-1]["score"] == pytest.approx(alone, rel=1e-5)
+
+
+if __name__ == "__main__":  # what torchrun starts
+    distributed.init_process_group("gloo")
+    for name in SETTINGS:
+        train_share(Path(sys.argv[1]) / name, name)
+    distributed.destroy_process_group()

@@ -1,0 +1,118 @@
+"""Recipes: what the registry holds, and what an override may change."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+
+from aft_models import PRESETS, create_xcit
+from aft_models.errors import AftModelsError
+from aft_models.training.optimizer import make_optimizer, make_scheduler
+from aft_models.training.recipe import Recipe, override
+from aft_models.training.recipes import RECIPES, get_recipe
+
+VARIANTS_AT_512 = {"aps", "aps_avgpool", "af", "af_avgpool", "af_poly", "af_polyblocks"}
+
+
+@pytest.mark.parametrize("recipe", [RECIPES["xcit-imagenet"], RECIPES["xcit-small-sets"]])
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_papers_recipes_follow_what_a_model_is(name: str, recipe: Recipe) -> None:
+    """The appendix: 5e-4 at 512 for AF and APS, 1e-3 at 1024 else; 1e-5 at the end for all."""
+    variant = re.sub(r"xcit_[a-z]+_\d+_p\d+_?", "", name)
+    adjusted = recipe.for_model(name)
+    expected = (512, 5e-4) if variant in VARIANTS_AT_512 else (1024, 1e-3)
+    assert (adjusted.batch_size, adjusted.peak_lr) == expected
+    assert adjusted.drop_path == (0.05 if "small" in name else 0.0)
+    rates = _rates(adjusted, updates=1)
+    assert rates[0] == adjusted.warmup_lr == 1e-6
+    assert max(rates) == pytest.approx(adjusted.peak_lr, rel=1e-3)
+    assert rates[-1] == 1e-5
+
+
+def _rates(recipe: Recipe, updates: int) -> list[float]:
+    """The learning rate before each update, and where it ends."""
+    optimizer = make_optimizer(torch.nn.Linear(1, 1), recipe)
+    scheduler = make_scheduler(optimizer, recipe, updates)
+    rates = []
+    for update in range(recipe.epochs * updates + 1):
+        scheduler.step_update(update)
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_temperatures_decay_where_the_authors_decayed_them(recipe: Recipe) -> None:
+    model = create_xcit("xcit_pico_6_p4_af", depth=1, num_classes=2)
+    decayed = {
+        id(parameter)
+        for group in make_optimizer(model, recipe).param_groups
+        if group["weight_decay"]
+        for parameter in group["params"]
+    }
+    names = {name for name, parameter in model.named_parameters() if id(parameter) in decayed}
+    assert "blocks.0.attn.qkv.weight" in names
+    assert not names & {"cls_token", "head.bias", "blocks.0.gamma1"}
+    temperatures = {name for name, _ in model.named_parameters() if name.endswith("temperature")}
+    assert len(temperatures) == 3
+    assert names & temperatures == (temperatures if recipe.name.startswith("xcit-") else set())
+
+
+def test_models_that_are_no_presets_have_no_adjustments() -> None:
+    recipe = get_recipe("xcit-imagenet")
+    assert recipe.for_model("timm:resnet50+af") is recipe
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_every_field_can_be_set_to_its_own_value(recipe: Recipe) -> None:
+    texts = [f"{name}={_text(value)}" for name, value in recipe.settings().items()]
+    assert override(recipe, [text for text in texts if not text.endswith("=()")]) == recipe
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "()"
+    return str(value)
+
+
+def test_an_override_changes_one_field_alone() -> None:
+    recipe = get_recipe("cpu-cifar10")
+    changed = override(recipe, ["epochs=10"])
+    assert changed.epochs == 10
+    assert dataclasses.replace(changed, epochs=recipe.epochs) == recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("epoch=3", "Did you mean 'epochs'"),
+        ("name=other", "unknown field of a recipe 'name'"),
+        ("epochs", "expected FIELD=VALUE"),
+        ("epochs=many", "epochs takes a whole number, got 'many'"),
+        ("epochs=1.5", "epochs takes a whole number"),
+        ("lr=True", "lr takes a number"),
+        ("betas=0.9", "betas takes two numbers"),
+        ("sizes=16,big", "sizes takes whole numbers"),
+        ("epochs=0", "epochs must be at least 1, got 0"),
+        ("pipeline=disk", "pipeline must be one of memory, loader"),
+        ("accumulate=3", "accumulate must be a divisor"),
+        ("flip=2", "flip must be a probability"),
+        ("interpolation=cubic", "interpolation must be one of nearest, bilinear, bicubic"),
+        ("mean=0.5,0.5", r"mean must be three numbers, or \(\), got \(0.5, 0.5\)"),
+        ("decay_temperatures=1", "decay_temperatures takes true or false, got '1'"),
+    ],
+)
+def test_a_wrong_override_says_what_is_wrong(text: str, complaint: str) -> None:
+    with pytest.raises(AftModelsError, match=complaint):
+        override(get_recipe("cpu-cifar10"), [text])
+
+
+def test_an_unknown_recipe_names_a_close_one() -> None:
+    with pytest.raises(AftModelsError, match="Did you mean 'cpu-scenes'"):
+        get_recipe("cpu-scene")
+
+
+def test_sizes_share_the_epochs_equally() -> None:
+    recipe = override(get_recipe("cpu-cifar10"), ["epochs=6", "sizes=16,24,32"])
+    assert [recipe.size_at(epoch) for epoch in range(6)] == [16, 16, 24, 24, 32, 32]
+    assert override(recipe, ["sizes=()"]).size_at(0) == recipe.image_size

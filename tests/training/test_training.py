@@ -1,0 +1,257 @@
+"""The training loop: it learns, resumes bit for bit, stops at NaN, and shares work exactly."""
+
+import csv
+import dataclasses
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import training_runs
+from torch import nn
+from training_runs import NORMALISATION, RECIPE, TinyNet, run
+
+from aft_models.errors import AftModelsError
+from aft_models.training import checkpoint
+from aft_models.training.checkpoint import Data
+from aft_models.training.data import LoaderBatches
+from aft_models.training.loop import DivergedError, Evaluate
+from aft_models.training.machine import Machine
+from shiftbench.datasets import Scenes
+
+
+class KilledError(Exception):
+    """Stands for a kill between two epochs."""
+
+
+def kill_after(epoch: int):  # type: ignore[no-untyped-def]
+    """An evaluation that dies before the checkpoint of a later epoch is written."""
+
+    def evaluate(model: nn.Module, finished: int) -> dict[str, float]:
+        if finished > epoch:
+            raise KilledError
+        return {}
+
+    return evaluate
+
+
+def no_scores(model: nn.Module, finished: int) -> dict[str, float]:
+    return {}
+
+
+def test_the_loss_goes_down(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(RECIPE, epochs=20, lr=1e-2, ema_decay=0.0)
+    rows = run(tmp_path, recipe).rows
+    assert rows[-1]["loss"] < rows[0]["loss"] - 0.2
+
+
+def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", evaluate=no_scores)
+    with pytest.raises(KilledError):
+        run(tmp_path / "parts", evaluate=kill_after(1))
+    torch.manual_seed(99)  # another process would not have our random state either
+    parts = run(tmp_path / "parts", evaluate=no_scores, model=TinyNet())
+    assert [row["loss"] for row in parts.rows] == [row["loss"] for row in whole.rows]
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, parts.model.state_dict()[name]), name
+
+
+def test_a_killed_process_leaves_a_checkpoint_that_goes_on(tmp_path: Path) -> None:
+    script = (
+        "import os, signal\nfrom pathlib import Path\nfrom training_runs import run\n"
+        "def evaluate(model, finished):\n"
+        "    if finished > 1: os.kill(os.getpid(), signal.SIGKILL)\n    return {}\n"
+        f"run(Path({str(tmp_path / 'killed')!r}), evaluate=evaluate)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=Path(training_runs.__file__).parent,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == -signal.SIGKILL
+    killed = run(tmp_path / "killed", evaluate=no_scores)
+    whole = run(tmp_path / "whole", evaluate=no_scores)
+    assert [row["loss"] for row in killed.rows] == [row["loss"] for row in whole.rows]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_seed_fixes_augmentation_and_mixup_too(tmp_path: Path, workers: int) -> None:
+    recipe = dataclasses.replace(
+        RECIPE,
+        epochs=2,
+        pipeline="loader",
+        canvas=0,
+        rand_augment="rand-m9-mstd0.5-inc1",
+        random_erasing=0.5,
+        mixup=0.8,
+        cutmix=1.0,
+    )
+
+    def finish(name: str, entropy: int, evaluate: Evaluate = no_scores) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model = TinyNet()
+        np.random.seed(entropy)  # noqa: NPY002 - a new process starts anywhere
+        random.seed(entropy)
+        batches = LoaderBatches(Scenes("train", 32), recipe, NORMALISATION, workers=workers)
+        run(tmp_path / name, recipe, model=model, batches=batches, evaluate=evaluate)
+        return model.state_dict()
+
+    first, again = finish("first", 1), finish("again", 2)
+    with pytest.raises(KilledError):
+        finish("parts", 3, kill_after(1))
+    resumed = finish("parts", 4)
+    for name, value in first.items():
+        assert torch.equal(value, again[name]), name
+        assert torch.equal(value, resumed[name]), name
+
+
+def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
+    first = run(tmp_path)
+    again = run(tmp_path, model=TinyNet())
+    assert again.rows == first.rows
+    assert torch.equal(
+        again.model.state_dict()["head.weight"], first.model.state_dict()["head.weight"]
+    )
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    run(tmp_path)
+    with pytest.raises(AftModelsError, match=r"recipe\.lr 0\.002 there, 0\.1 here"):
+        run(tmp_path, dataclasses.replace(RECIPE, lr=0.1))
+    with pytest.raises(AftModelsError, match="model 'tiny' there, 'other' here"):
+        run(tmp_path, name="other")
+    assert run(tmp_path, name="other", resume=False).rows
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (Data("cifar10", "train", 48, 48), "data.name 'scenes' there, 'cifar10' here"),
+        (Data("scenes", "val", 48, 48), "data.split 'train' there, 'val' here"),
+        (Data("scenes", "train", None, 48), "data.limit 48 there, None here"),
+        (Data("scenes", "train", 48, 48, "0123"), "data.fingerprint '' there, '0123' here"),
+    ],
+)
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, data: Data, complaint: str) -> None:
+    run(tmp_path, dataclasses.replace(RECIPE, epochs=1))
+    with pytest.raises(AftModelsError, match=complaint):
+        run(tmp_path, dataclasses.replace(RECIPE, epochs=1), data=data)
+
+
+def test_a_checkpoint_that_does_not_name_its_data_is_refused(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / checkpoint.LAST, {"format": 1, "identity": {"model": "tiny"}})
+    with pytest.raises(AftModelsError, match="has checkpoint format 1, written by another version"):
+        run(tmp_path)
+
+
+def test_a_damaged_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / checkpoint.LAST).write_bytes(b"not a checkpoint")
+    with pytest.raises(AftModelsError, match="not a readable training checkpoint"):
+        run(tmp_path)
+
+
+def test_an_interrupted_save_keeps_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.pt"
+    checkpoint.save(path, {"value": 1})
+
+    def fail(descriptor: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        checkpoint.save(path, {"value": 2})
+    assert torch.load(path, weights_only=True) == {"value": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.pt"]
+
+
+def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    class Breaks(TinyNet):
+        calls = 0
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            self.calls += self.training
+            return super().forward(images) * (float("nan") if self.calls > 3 else 1.0)
+
+    with pytest.raises(DivergedError, match=r"epoch 2; .*last\.pt keeps epoch 1\."):
+        run(tmp_path, model=Breaks())
+    kept = torch.load(tmp_path / checkpoint.LAST, weights_only=True)
+    assert kept["epoch"] == 1
+    assert all(value.isfinite().all() for value in kept["model"].values())
+
+
+def test_weights_that_the_last_update_broke_are_not_saved(tmp_path: Path) -> None:
+    model = TinyNet()
+    updates: list[None] = []
+
+    def spoil_the_last(gradient: torch.Tensor) -> torch.Tensor:
+        updates.append(None)
+        return gradient * (float("nan") if len(updates) == 3 else 1.0)
+
+    model.head.weight.register_hook(spoil_the_last)
+    with pytest.raises(DivergedError, match="no epoch was finished"):
+        run(tmp_path, model=model)
+    assert not (tmp_path / checkpoint.LAST).exists()
+
+
+def test_the_best_epoch_has_its_own_checkpoint(tmp_path: Path) -> None:
+    scores = {1: 0.5, 2: 0.9, 3: 0.7}
+    outcome = run(tmp_path, evaluate=lambda model, epoch: {"accuracy": scores[epoch]})
+    assert outcome.best == 0.9
+    assert torch.load(tmp_path / checkpoint.BEST, weights_only=True)["epoch"] == 2
+    assert torch.load(tmp_path / checkpoint.LAST, weights_only=True)["epoch"] == 3
+
+
+def test_the_log_has_a_row_per_epoch_and_empty_cells_between_scores(tmp_path: Path) -> None:
+    run(tmp_path, evaluate=lambda model, epoch: {"consistency": 0.25} if epoch == 2 else {})
+    with (tmp_path / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+    assert [row["consistency"] for row in rows] == ["", "0.25", ""]
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_averaged_weights_are_what_is_evaluated_and_returned(tmp_path: Path) -> None:
+    seen: list[nn.Module] = []
+    model = TinyNet()
+    outcome = run(tmp_path, model=model, evaluate=lambda m, epoch: seen.append(m) or {})  # type: ignore[func-returns-value]
+    assert outcome.model is seen[-1] is not model
+    plain = dataclasses.replace(RECIPE, ema_decay=0.0)
+    assert run(tmp_path / "plain", plain, model=model).model is model
+
+
+def test_accumulated_steps_equal_one_large_batch(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(RECIPE, ema_decay=0.0)
+    once = run(tmp_path / "once", recipe, model=_same(), evaluate=no_scores)
+    split = dataclasses.replace(recipe, accumulate=4)
+    four = run(tmp_path / "four", split, model=_same(), evaluate=no_scores)
+    for row, other in zip(once.rows, four.rows, strict=True):
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+def test_batch_norm_sees_one_accumulated_step_at_a_time(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(RECIPE, ema_decay=0.0, epochs=1)
+    once = run(tmp_path / "once", recipe, model=_same(batch_norm=True), evaluate=no_scores)
+    split = dataclasses.replace(recipe, accumulate=4)
+    four = run(tmp_path / "four", split, model=_same(batch_norm=True), evaluate=no_scores)
+    counts = [run.model.state_dict()["norm.num_batches_tracked"] for run in (once, four)]
+    assert counts == [3, 12]
+    assert once.rows[-1]["loss"] != pytest.approx(four.rows[-1]["loss"], rel=1e-3)
+
+
+def _same(*, batch_norm: bool = False) -> TinyNet:
+    torch.manual_seed(7)
+    return TinyNet(batch_norm=batch_norm)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_needs_cuda(precision: str) -> None:
+    with pytest.raises(AftModelsError, match="needs a CUDA device"):
+        Machine(precision=precision)
