@@ -82,6 +82,7 @@ def build_model(
         built = replace(built, preprocessing=recipe)
         answer_logits(built.module)
         if classes is not None:
+            # Not left to timm, whose start for a few classes has logits ten times as large.
             replace_classifier(built.module, classes, size=recipe.input_size)
         return built.with_remedies(remedies) if remedies else built
 

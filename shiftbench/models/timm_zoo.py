@@ -58,10 +58,8 @@ class TimmSource:
             return as_classifier(model, recipe, name=spec.text, source="timm")
 
     def build(self, spec: ModelSpec) -> Blueprint:
-        """Builds it with random weights, for the classes and the image size that are asked for."""
+        """Builds it with random weights, for the image size that is asked for."""
         options = without_weights(spec)
-        if spec.classes is not None:
-            options.setdefault("num_classes", spec.classes)
         remote = _is_remote(spec)
         if spec.size and not remote and get_pretrained_cfg_value(spec.name, "fixed_input_size"):
             options.setdefault("img_size", spec.size)

@@ -49,8 +49,6 @@ class TorchvisionSource:
         options = without_weights(spec)
         weights = _take_weights(spec, options)
         options = {**FROM_TENSORFLOW.get(spec.name, {}), **options}
-        if spec.classes is not None:
-            options.setdefault("num_classes", spec.classes)
         with building(spec):
             model = get_model(spec.name, weights=None, **options)
             recipe = _preprocessing(weights.transforms())

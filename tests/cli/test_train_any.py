@@ -1,4 +1,4 @@
-"""`shiftbench train` takes the models of every source, with remedies, and leaves what `run` takes."""
+"""`shiftbench train` takes models of every source, with remedies, and leaves what `run` takes."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_model_of_a_file_with_a_learned_remedy(
     photos: str, net: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = f"{net},width=6+circular+lps"
-    _, err = train(name, photos, tmp_path / "run", capture=capsys)
+    train(name, photos, tmp_path / "run", capture=capsys)
     export = tmp_path / "run" / "export"
     (stem,) = list_weights(export)
     card = weights_card(stem, export)
@@ -235,8 +235,22 @@ def test_a_wrong_request_is_one_sentence(
     places = {"WRONG": str(tmp_path / "wrong.pth"), "NOWHERE": str(tmp_path / "nowhere.pth")}
     with pytest.raises(SystemExit) as ended:
         main(
-            ["train", "-m", model, "-d", photos, "--recipe", "finetune", "-o", str(tmp_path / "o")]
-            + ["--set", "image_size=32", "--device", "cpu", *(places.get(w, w) for w in more)]
+            [
+                "train",
+                "-m",
+                model,
+                "-d",
+                photos,
+                "--recipe",
+                "finetune",
+                "-o",
+                str(tmp_path / "o"),
+                "--set",
+                "image_size=32",
+                "--device",
+                "cpu",
+                *(places.get(w, w) for w in more),
+            ]
         )
     _, err = capsys.readouterr()
     assert ended.value.code in (1, 2)
