@@ -18,6 +18,7 @@ from shiftbench.measure.audit import DEFAULT_OFFSETS, audit
 from shiftbench.measure.causes import CAUSES
 from shiftbench.measure.layer_report import LayerReport, breakers, to_frame, unjudged
 from shiftbench.models import load_model
+from shiftbench.models.repaired import require_one_model
 from shiftbench.report.depth import depth_figure
 from shiftbench.report.plots import ENDINGS, save_figure
 from shiftbench_cli import options, render
@@ -44,7 +45,9 @@ def _offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 @click.option(
     "-m", "--model", "models", multiple=True, required=True, help="As for `run`; repeatable."
 )
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for a single --model.")
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), help="Weights for one model and its remedies."
+)
 @click.option("-d", "--data", default="scenes", show_default=True, help="NAME[:PATH].")
 @click.option("--images", default=8, show_default=True, type=click.IntRange(min=1))
 @click.option(
@@ -77,10 +80,8 @@ def command(
     part of it that padding is to blame for; `path` is the error of the whole path from the shifted
     image to this layer, and EQ-T the same in dB.
     """
-    if checkpoint is not None and len(models) != 1:
-        raise UsageError(
-            f"--checkpoint holds the weights of one --model, and {len(models)} were given"
-        )
+    if checkpoint is not None:
+        require_one_model(models)
     if output is not None:
         require_place(output)
         format_of(output, OUTPUTS)

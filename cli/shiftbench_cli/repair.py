@@ -48,7 +48,8 @@ def command(
 
     Change: how much the logits move, relative to their size, under a cyclic shift by one pixel and
     by half a pixel on both axes, for the first eight images. Cost: CPU time of a forward pass over
-    the model's own. No remedy is trained here. Use one by its name: `shiftbench run -m MODEL+circular+aps`.
+    the model's own. No remedy is trained here. Use one by its name: `shiftbench run -m
+    MODEL+circular+aps`.
     """
     if split_remedies(model)[1]:
         raise UsageError(f"{model} has remedies already: give the model without them")

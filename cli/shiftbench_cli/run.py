@@ -13,6 +13,7 @@ from shiftbench.datasets import load_dataset
 from shiftbench.datasets.base import Camera
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.models import default_models, load_model
+from shiftbench.models.repaired import require_one_model
 from shiftbench.records.record import Record, ResultStore
 from shiftbench.run.benchmark import Execution, run
 from shiftbench.run.processes import Group
@@ -73,10 +74,8 @@ class Request:
 
     def check(self) -> None:
         """Refuses options that contradict each other, before anything is loaded."""
-        if self.checkpoint is not None and len(self.models) != 1:
-            raise UsageError(
-                f"--checkpoint holds the weights of one --model, and {len(self.models)} were given"
-            )
+        if self.checkpoint is not None:
+            require_one_model(self.models)
         if self.name is not None and len(self.models) != 1:
             raise UsageError(
                 f"--name is for the record of one --model, and {len(self.models)} were given"
@@ -111,7 +110,9 @@ class Request:
 
 @click.command(cls=SharedCommand, name="run")
 @click.option("-m", "--model", "models", multiple=True, help="Repeatable. Default: bundled ones.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for a single --model.")
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), help="Weights for one model and its remedies."
+)
 @click.option("--name", help="The entry's own name in records and tables. Default: the model's.")
 @click.option("-d", "--data", default="scenes", show_default=True, metavar="NAME[:PATH]")
 @click.option("--split", help="Part of the data set. Default: the one people evaluate on.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -32,6 +33,18 @@ def split_remedies(text: str) -> tuple[str, str]:
     except AftModelsError as error:
         raise UsageError(str(error)) from error
     return found[1], remedies
+
+
+def require_one_model(names: Sequence[str]) -> None:
+    """Refuses one file of weights for several models; those that differ in remedies share it.
+
+    >>> require_one_model(["timm:resnet50", "timm:resnet50+circular+aps"])
+    """
+    models = {split_remedies(name)[0] for name in names}
+    if len(models) != 1:
+        raise UsageError(
+            f"--checkpoint holds the weights of one --model, and {len(models)} were given"
+        )
 
 
 def with_remedies(plain: Classifier, remedies: str) -> Classifier:
