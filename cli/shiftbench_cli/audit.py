@@ -11,7 +11,6 @@ import pandas as pd
 from shiftbench.datasets import Camera, ImageSet, load_dataset
 from shiftbench.datasets.canvases import canvases
 from shiftbench.datasets.geometry import geometry_for, normalise
-from shiftbench.errors import UsageError
 from shiftbench.files import format_of, require_place, write_text
 from shiftbench.grid import Offset
 from shiftbench.measure.audit import DEFAULT_OFFSETS, audit
