@@ -18,9 +18,9 @@ from aft_models.layers.norm import alias_free_layer_norm
 from aft_models.layers.pointwise import Pointwise, pointwise_of
 from aft_models.repair.activations import SMOOTH, is_activation
 from aft_models.repair.circular import make_circular
+from aft_models.repair.heads import covers_map, is_flattened
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, extend, window_of
 from aft_models.repair.patient import Patient
-from aft_models.repair.polyphase import covers_map, is_flattened
 from aft_models.repair.remedy import Number, Remedy
 from aft_models.repair.sampling import give_sampler, note_unreached, take
 from aft_models.repair.spectral import SpectralSampler

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from aft_models.repair.heads import covers_map
 from aft_models.repair.layer import Repaired, change_class, window_of, wrap_round
 from aft_models.repair.patient import Patient
-from aft_models.repair.polyphase import covers_map
 from aft_models.repair.remedy import Remedy
 from aft_models.repair.sampling import take
 

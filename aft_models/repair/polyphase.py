@@ -9,11 +9,12 @@ import torch
 from timm.layers import SpaceToDepth
 from torch import Tensor, nn
 
+from aft_models.repair.heads import covers_map, is_flattened
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of
 from aft_models.repair.patient import Patient
 from aft_models.repair.phases import ForwardPass, Phase, roll_each
 from aft_models.repair.sampling import give_sampler, note_unreached
-from aft_models.repair.window import Pair, Window, map_size
+from aft_models.repair.window import Pair, map_size
 from aft_models.resample import working_dtype
 
 
@@ -190,18 +191,3 @@ def choosers(patient: Patient) -> dict[SlidingLayer, int]:
         if first.setdefault((call.size, layer.window.stride), layer) is layer:
             channels[layer] = int(getattr(layer, "out_channels", call.channels))
     return channels
-
-
-def covers_map(patient: Patient, name: str, window: Window) -> bool:
-    """Whether a layer sees a whole map in one window."""
-    return any(window.covers(size) for size in patient.survey.sizes(name))
-
-
-def is_flattened(patient: Patient, pool: nn.Module) -> bool:
-    """Whether a layer pools to more than a pixel, and a linear layer takes each by itself."""
-    if not isinstance(pool, nn.AdaptiveAvgPool2d) or pool.output_size in (1, (1, 1)):
-        return False
-    modules = [m for _, m in patient.layers()]
-    after = modules[modules.index(pool) + 1 :]
-    weighted = (m for m in after if isinstance(m, (nn.Linear, nn.Conv2d)))
-    return isinstance(next(weighted, None), nn.Linear)

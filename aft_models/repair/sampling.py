@@ -7,7 +7,14 @@ from timm.layers import SpaceToDepth
 from torch import nn
 
 from aft_models.errors import AftModelsError
-from aft_models.repair.layer import Repaired, Sampler, SlidingLayer, extend, sliding
+from aft_models.repair.layer import (
+    Repaired,
+    Sampler,
+    SlidingLayer,
+    extend,
+    sliding,
+    window_of,
+)
 from aft_models.repair.patient import Patient
 from aft_models.repair.window import Window, read_window, without_padding
 
@@ -35,6 +42,15 @@ def give_sampler(patient: Patient, name: str, module: nn.Module, sampler: Sample
         )
     layer.sampler = sampler
     return True
+
+
+def replace_strides(patient: Patient, sampler: Sampler, what: str) -> None:
+    """Gives every strided layer of a model a sampler, and notes what it is and what was missed."""
+    for name, module in patient.layers():
+        window = window_of(module)
+        if window is not None and window.strided and give_sampler(patient, name, module, sampler):
+            patient.changed(name, module, f"{window}: {what}")
+    note_unreached(patient)
 
 
 def note_unreached(patient: Patient) -> None:

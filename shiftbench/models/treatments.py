@@ -101,7 +101,8 @@ def _examine(
     whole, half = (float((network(views(o)) - logits).norm() / size) for o in (WHOLE, HALF))
     right = None
     if labels is not None and not untrained(network):
-        answers = [logits, *(network(part) for part in images[PROBED:].split(PROBED) if len(part))]
+        rest = range(PROBED, len(images), PROBED)
+        answers = [logits, *(network(images[i : i + PROBED]) for i in rest)]
         right = int((torch.cat(answers).argmax(1) == labels).sum())
     return Treatment(text, reports(network), whole, half, cost, right)
 
