@@ -209,7 +209,7 @@ def _like(x: Tensor) -> dict[str, Any]:
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     """Where autocast stops, if there is any: reduced precision would undo the exactness."""
     device = x.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
 

@@ -20,6 +20,8 @@ from shiftbench.measure.answers import Model, check_batch_size
 from shiftbench.measure.attacks import DEFAULT_RADIUS
 from shiftbench.measure.metric import NEAR_TIE, PASSES, Metric, Request, Shard
 from shiftbench.measure.metrics import plan_metric, score_rows
+from shiftbench.registry import unknown_name
+from shiftbench.run.forward import ENGINES, FORWARDS, check_forward
 from shiftbench.scores import ACCURACY, Scores
 from shiftbench.shifts.base import check_canvas, window
 from shiftbench.statistics import Score
@@ -113,6 +115,7 @@ def evaluate(
     seed: int = 0,
     batch_size: int = 64,
     device: torch.device | str | None = None,
+    engine: str = "torch",
 ) -> Evaluation:
     """Measures how a model's answers hold when the camera moves.
 
@@ -139,6 +142,8 @@ def evaluate(
         seed: Another seed, other random shifts.
         batch_size: How many images the model sees at once; no result depends on it.
         device: Where the images go; by default where the module's parameters are.
+        engine: What runs the forward pass: `torch`, the model as it is; `compile`; or `onnx`, ONNX
+            Runtime, whose first answers are compared with the model's own.
 
     Raises:
         UsageError: An unknown name, or a grid too wide for the images.
@@ -163,6 +168,7 @@ def evaluate(
     parts: list[pd.DataFrame] = []
     planned: tuple[Metric, ...] = ()
     done = 0
+    answer: Model | None = None
     with _eval_mode(model) as like:
         for canvas, label in _shards(_batches(images, labels), SHARD_BATCHES * batch_size):
             canvas = canvas if like is None else canvas.to(like.device, like.dtype)
@@ -188,13 +194,34 @@ def evaluate(
             here = [str(i) for i in range(done, stop)] if keys is None else list(keys[done:stop])
             if len(here) < len(label):
                 raise DataError(f"expected a key per image, got only {len(keys or ())}")
-            shard = Shard.ask(model, canvas, margin, here, label, batch_size=batch_size)
+            answer = answer or _with_engine(engine, model, canvas, margin)
+            shard = Shard.ask(answer, canvas, margin, here, label, batch_size=batch_size)
             parts.append(_measure(planned, shard))
             done = stop
     if not parts:
         raise no_images()
     rows = pd.concat(parts, ignore_index=True)
     return Evaluation(planned, rows.drop(columns=PASSES), int(rows[PASSES].sum()))
+
+
+def _with_engine(engine: str, model: Model, canvas: Tensor, margin: int) -> Model:
+    """The model's forward pass on an engine, checked on the first images."""
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    if engine == "torch":
+        return model
+    module = _module_of(model)
+    if module is None:
+        raise UsageError(
+            f"engine {engine!r} needs a torch.nn.Module, got {type(model).__name__}. Leave the "
+            "engine out for other callables"
+        )
+    height, width = (side - 2 * margin for side in canvas.shape[-2:])
+    forward = FORWARDS[engine](module, (canvas.shape[1], height, width), "fp32")
+    if engine == "onnx":
+        first = window(canvas, margin, margin, height, width)
+        check_forward(type(module).__name__, forward, module, first)
+    return forward
 
 
 def _measure(metrics: Sequence[Metric], shard: Shard) -> pd.DataFrame:
@@ -211,12 +238,17 @@ def _measure(metrics: Sequence[Metric], shard: Shard) -> pd.DataFrame:
     )
 
 
+def _module_of(model: Model) -> nn.Module | None:
+    # A `Classifier` is a callable that keeps its network in `.module`.
+    module = model if isinstance(model, nn.Module) else getattr(model, "module", None)
+    return module if isinstance(module, nn.Module) else None
+
+
 @contextmanager
 def _eval_mode(model: Model) -> Iterator[Tensor | None]:
     """Puts a module into eval mode for a while; yields one of its parameters, if it has any."""
-    # A `Classifier` is a callable that keeps its network in `.module`.
-    module = model if isinstance(model, nn.Module) else getattr(model, "module", None)
-    if not isinstance(module, nn.Module):
+    module = _module_of(model)
+    if module is None:
         yield None
         return
     # Part by part: a module in training may hold frozen parts that are in eval mode already.

@@ -10,6 +10,8 @@ from typing import NoReturn
 
 import click
 
+from shiftbench_cli.allocator import keep_freed_memory
+
 # Name -> (module, one line of help). The modules import torch, which takes seconds: `-h` and a
 # mistyped command must not wait for it.
 COMMANDS = {
@@ -71,6 +73,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage."""
+    keep_freed_memory()
     try:
         code = cli.main(arguments, prog_name="shiftbench", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

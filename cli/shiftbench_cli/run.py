@@ -16,8 +16,9 @@ from shiftbench.models import default_models, load_model
 from shiftbench.models.repaired import require_one_model
 from shiftbench.records.record import Record, ResultStore
 from shiftbench.run.benchmark import Execution, run
+from shiftbench.run.forward import ENGINES, PRECISIONS
 from shiftbench.run.processes import Group
-from shiftbench.run.settings import ENGINES, PRECISIONS, Settings, attack_names
+from shiftbench.run.settings import Settings, attack_names
 from shiftbench_cli import options, report
 from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress
@@ -147,7 +148,7 @@ class Request:
     type=click.Choice(ENGINES),
     default="torch",
     show_default=True,
-    help="What runs the forward pass.",
+    help="What runs the forward pass; onnx is ONNX Runtime.",
 )
 @click.option("--compile", "compiled", is_flag=True, help="The same as --engine compile.")
 @click.option(

@@ -23,7 +23,7 @@ from shiftbench.grid import ORIGIN, Offset
 from shiftbench.registry import unknown_name
 
 SPLITS = {"train": 20_000, "val": 2_000, "test": 120}  # default number of images
-VERSION = 1  # goes into the fingerprint; changes whenever any pixel of any scene does
+VERSION = 2  # goes into the fingerprint; changes whenever any pixel of any scene does
 
 
 class Scenes:

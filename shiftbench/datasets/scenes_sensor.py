@@ -23,6 +23,7 @@ from torch import Tensor
 from shiftbench.datasets.scenes_world import (
     CLASSES,
     EDGE,
+    OPACITY,
     OUTLINES,
     WEAVES,
     Floats,
@@ -142,6 +143,7 @@ def render(world: World, view: int, margin: int, offset: Offset) -> Tensor:
             torch.from_numpy(colour).float()[:, :, None, None]
             for colour in (part.body, part.thread)
         )
+        cover = cover * OPACITY
         image.mul_(1 - cover).add_(cover * body).add_(thread * contrast)
         images[rows] = image.mul_(255).add_(0.5).clamp_(0, 255).to(torch.uint8)
     return images

@@ -22,6 +22,8 @@ Floats = NDArray[np.float64]
 PIXEL = 1 / 64  # of the default view, in windows
 EDGE = 1.2 * PIXEL  # width of an outline's ramp: the world itself has no infinitely sharp edge
 
+OPACITY = 0.7  # of an object: texture as fine as its weave shows through
+
 SQRT_HALF = math.sqrt(0.5)
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: the Weyl step of SplitMix64
@@ -198,7 +200,7 @@ def draw_world(seed: int, split: str, indices: Sequence[int]) -> World:
             for field in Ripples.__dataclass_fields__
         )
     )
-    contrast = draws.uniform(0.15, 0.4, 1) * np.where(draws.uniform(0, 1, 1) < 0.5, -1, 1)
+    contrast = draws.uniform(0.1, 0.3, 1) * np.where(draws.uniform(0, 1, 1) < 0.5, -1, 1)
     label = np.asarray(indices, dtype=np.int64) % len(CLASSES)
     concentric = np.array([weave == "ringed" for weave, _ in CLASSES])[label]
     return World(
@@ -206,7 +208,7 @@ def draw_world(seed: int, split: str, indices: Sequence[int]) -> World:
         ground=draws.uniform(0.3, 0.7, 3),
         ripples=ripples,
         centre=draws.uniform(-9, 9, 2) * PIXEL,
-        radius=draws.uniform(12, 18) * PIXEL,
+        radius=draws.uniform(11, 17) * PIXEL,
         angle=draws.uniform(0, 2 * np.pi),
         weave_angle=draws.uniform(0, 2 * np.pi),
         period=draws.uniform(2.4, 3.6) * PIXEL,

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shiftbench.datasets.geometry import normalise
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models.classifier import Classifier, first_line
+from shiftbench.run.forward import FORWARDS, check_forward
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,6 @@ TRIAL = 8  # images that the speed is guessed from
 AUTO_CPU_PIXELS = 64 * 64 * 128  # per batch on a CPU: larger ones only fall out of its caches
 # Relative rounding of the shorter formats: below it, two logits may swap between batch sizes.
 ROUNDING = {"fp32": 0.0, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(name: str = "auto", *, local_rank: int = 0) -> torch.device:
@@ -57,22 +57,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
-def memory_format(module: nn.Module) -> torch.memory_format:
-    """Channels last for networks that are mostly convolutions.
-
-    EfficientNet-Lite0 takes a quarter less time so, on one core of a CPU; networks of linear
-    layers gain nothing. A rule rather than a race, so that every run rounds alike.
-    """
-    convolved = sum(
-        parameter.numel()
-        for layer in module.modules()
-        if isinstance(layer, nn.Conv2d)
-        for parameter in layer.parameters(recurse=False)
-    )
-    total = sum(parameter.numel() for parameter in module.parameters())
-    return torch.channels_last if 2 * convolved > total else torch.contiguous_format
-
-
 class Engine:
     """Answers batches of normalised images with logits, halving the batch when memory runs out."""
 
@@ -91,7 +75,7 @@ class Engine:
             classifier: The model.
             device: Where it runs.
             precision: `fp32`, `tf32`, `bf16` or `fp16`.
-            engine: What runs the forward pass: `torch` or `compile`.
+            engine: What runs the forward pass, a name of `FORWARDS`.
             batch_size: How many images at once; None: as many as are useful and fit.
         """
         self._recipe = classifier.preprocessing
@@ -101,10 +85,11 @@ class Engine:
         self.rounding = ROUNDING[precision]
         self.batch_size = batch_size or self._auto(self._recipe.input_size)
         module = classifier.module.to(device).eval()
-        self._format = memory_format(module)
-        module = module.to(memory_format=self._format)
-        # The last batches of a search are of any size: dynamic shapes, or each would compile anew.
-        self._model = torch.compile(module, dynamic=True) if engine == "compile" else module
+        side = self._recipe.input_size
+        shape = (len(self._recipe.mean), side, side)
+        self._forward = FORWARDS[engine](module, shape, precision)
+        # PyTorch's answers to the first images are compared with those of another runtime.
+        self._reference = module if engine == "onnx" else None
         self.on_passes: Callable[[int], None] | None = None  # is told the size of every batch
 
     def _auto(self, input_size: int) -> int:
@@ -120,6 +105,15 @@ class Engine:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Returns logits, (B, classes), in float32."""
+        if self._reference is not None:
+            check_forward(self.name, self._forward, self._reference, images)
+            self._reference = None
+        logits = self._answer(images)
+        if self.on_passes is not None:
+            self.on_passes(len(images))
+        return logits
+
+    def _answer(self, images: Tensor) -> Tensor:
         logits: list[Tensor] = []
         start = 0
         while start < len(images):
@@ -134,8 +128,6 @@ class Engine:
                     f"{self.name} failed on a batch of {tuple(images.shape)}: {first_line(error)}"
                 ) from error
             start += len(chunk)
-        if self.on_passes is not None:
-            self.on_passes(len(images))
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def seconds_per_image(self) -> float:
@@ -146,9 +138,9 @@ class Engine:
         """
         side, count = self._recipe.input_size, min(TRIAL, self.batch_size)
         blank = torch.zeros(count, len(self._recipe.mean), side, side, device=self.device)
-        self(blank)  # the first call allocates, tunes, compiles
+        self._answer(blank)  # the first call allocates, tunes, compiles
         began = time.monotonic()
-        self(blank).cpu()
+        self._answer(blank).cpu()
         return (time.monotonic() - began) / count
 
     def shrink(self, batch_size: int) -> None:
@@ -158,13 +150,6 @@ class Engine:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _forward(self, images: Tensor) -> Tensor:
-        dtype = AUTOCAST.get(self.precision)
-        images = images.contiguous(memory_format=self._format)
-        with torch.no_grad(), torch.autocast(self.device.type, dtype, enabled=dtype is not None):
-            logits: Tensor = self._model(images)
-        return logits.float()
 
 
 @contextmanager

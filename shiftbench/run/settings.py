@@ -12,10 +12,8 @@ from shiftbench.measure.metric import Request
 from shiftbench.measure.metrics import METRICS
 from shiftbench.measure.search import Mode
 from shiftbench.registry import unknown_name
+from shiftbench.run.forward import AUTOCAST, ENGINES, PRECISIONS
 from shiftbench.shifts import SHIFTS
-
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-ENGINES = ("torch", "compile")
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,11 @@ class Settings:
         ):
             if value not in known:
                 raise unknown_name(what, value, known)
+        if self.engine == "onnx" and self.precision in AUTOCAST:
+            raise UsageError(
+                f"engine onnx computes in float32, and precision {self.precision} was asked for: "
+                "leave the precision out, or use engine torch"
+            )
 
     def metric_texts(self) -> list[str]:
         """Every metric asked for, as `--metric` spells them; accuracy comes first."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import timm
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import aft_models
 from aft_models import AftModelsError
-from aft_models.onnx import OnnxSession, export_onnx
+from aft_models.onnx import export_onnx
+from shiftbench.models.onnx_network import OnnxNetwork
 
 SMALL = {"depth": 1, "class_depth": 1, "num_classes": 5}
 
@@ -33,8 +34,9 @@ def disturbed(model: nn.Module) -> nn.Module:
 
 def assert_exports(model: nn.Module, side: int) -> None:
     """One file, several batch sizes, PyTorch's logits within rounding."""
-    session = OnnxSession(export_onnx(model, (3, side, side)), threads=1)
-    assert session.input_shape == (3, side, side)
+    session = OnnxNetwork(export_onnx(model, (3, side, side)), name="exported")
+    assert session.signature.size == side
+    assert session.signature.batch is None
     for batch in (1, 3, 8):
         images = torch.randn(batch, 3, side, side)
         with torch.no_grad():
@@ -114,56 +116,7 @@ def test_training_mode_is_told() -> None:
         export_onnx(nn.Linear(2, 2), (3, 2, 2))
 
 
-def written(path: Path, batch: int | str = "batch", inputs: int = 1, rank: int = 2) -> Path:
-    """An ONNX file of no framework: the channel means of (batch, 3, 4, 4) as logits."""
-    onnx = pytest.importorskip("onnx")
-    helper, real = onnx.helper, onnx.TensorProto.FLOAT
-    shape = [batch, 3] + [1] * (rank - 2)
-    graph = helper.make_graph(
-        [
-            helper.make_node("GlobalAveragePool", ["x0"], ["pooled"]),
-            helper.make_node("Flatten" if rank == 2 else "Identity", ["pooled"], ["y"]),
-        ],
-        "means",
-        [helper.make_tensor_value_info(f"x{i}", real, [batch, 3, 4, 4]) for i in range(inputs)],
-        [helper.make_tensor_value_info("y", real, shape)],
-    )
-    opset = helper.make_opsetid("", 17)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), str(path))
-    return path
-
-
-@pytest.mark.parametrize("batch", ["batch", 4])
-def test_files_of_others_run_at_any_batch_size(batch: int | str, tmp_path: Path) -> None:
-    session = OnnxSession(written(tmp_path / "m.onnx", batch))
-    assert session.batch_size == (None if batch == "batch" else batch)
-    for count in (1, 4, 6):
-        images = torch.randn(count, 3, 4, 4).to(memory_format=torch.channels_last)
-        torch.testing.assert_close(session(images), images.mean((2, 3)))
-
-
-def test_files_that_are_no_classifiers_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    with pytest.raises(AftModelsError, match=r"expected one float32 input .* got x0: .* x1: "):
-        OnnxSession(written(path, inputs=2))
-    with pytest.raises(AftModelsError, match=r"expected logits \(batch, classes\) .* got \["):
-        OnnxSession(written(path, rank=4))
-    path.write_bytes(b"nonsense")
-    with pytest.raises(AftModelsError, match=r"cannot load '.*m.onnx': .*rotobuf parsing failed"):
-        OnnxSession(path)
-    with pytest.raises(AftModelsError, match=r"cannot load '.*none.onnx'"):
-        OnnxSession(tmp_path / "none.onnx")
-
-
-def test_cuda_that_is_not_there_is_told(tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    if "CUDAExecutionProvider" in runtime.get_available_providers():
-        pytest.skip("this ONNX Runtime has CUDA")
-    with pytest.raises(AftModelsError, match="install onnxruntime-gpu"):
-        OnnxSession(written(tmp_path / "m.onnx"), device="cuda")
-
-
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(AftModelsError, match=r"pip install 'shiftbench\[onnx\]'"):
-        OnnxSession(b"")
+        export_onnx(nn.Linear(2, 2).eval(), (3, 2, 2))

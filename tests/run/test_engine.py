@@ -1,0 +1,145 @@
+"""Every engine answers as PyTorch does; one that does not is found out before it is used."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+import shiftbench
+from aft_models import onnx as exporter
+from shiftbench.datasets.scenes import Scenes
+from shiftbench.errors import ModelError, UsageError
+from shiftbench.models import Classifier, as_classifier, load_model
+from shiftbench.records.record import ResultStore
+from shiftbench.run.benchmark import Execution, run
+from shiftbench.run.engine import Engine
+from shiftbench.run.forward import ENGINES
+from shiftbench.run.settings import Settings
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+RECIPE = {"input_size": 24, "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
+CPU = Execution(device="cpu", batch_size=16)
+
+
+class Small(nn.Module):
+    """A strided convolution and a head: enough to break under shifts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 8, 5, stride=3)
+        self.head = nn.Linear(8, 12)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.conv(images).relu().amax((2, 3)))
+        return logits
+
+
+@pytest.fixture
+def classifier() -> Classifier:
+    return as_classifier(Small().eval(), RECIPE, name="small")
+
+
+def engine(classifier: Classifier, name: str) -> Engine:
+    return Engine(classifier, device=torch.device("cpu"), engine=name, batch_size=8)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(e, marks=pytest.mark.slow if e == "compile" else ()) for e in ENGINES]
+)
+def test_engines_agree_for_batches_of_any_size(name: str, classifier: Classifier) -> None:
+    answer = engine(classifier, name)
+    for count in (3, 8, 1, 13):
+        images = torch.randn(count, 3, 24, 24)
+        with torch.no_grad():
+            expected = classifier.module(images)
+        torch.testing.assert_close(answer(images), expected, atol=1e-5, rtol=1e-5)
+
+
+def rows_of(classifier: Classifier, engine: str, folder: Path) -> pd.DataFrame:
+    settings = Settings(attacks=("half", "crop"), max_shift=2, engine=engine)
+    outcome = run(classifier, Scenes("test", 36), settings, ResultStore(folder), execution=CPU)
+    assert outcome.record.settings["engine"] == engine
+    return outcome.record.samples()
+
+
+def assert_same_answers(got: pd.DataFrame, expected: pd.DataFrame) -> None:
+    """Image by image, except where rounding decides."""
+    assert got["key"].tolist() == expected["key"].tolist()
+    sure = ~(got["near_tie"] | expected["near_tie"])
+    assert sure.mean() > 0.9
+    pd.testing.assert_frame_equal(got[sure], expected[sure], rtol=0, atol=1e-4)
+
+
+def test_a_run_has_the_same_answers_per_image(classifier: Classifier, tmp_path: Path) -> None:
+    expected = rows_of(classifier, "torch", tmp_path / "torch")
+    assert expected["crop_broken_radius"].notna().any()  # something broke
+    assert_same_answers(rows_of(classifier, "onnx", tmp_path / "onnx"), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["", "_aps", "_af"])
+def test_bundled_models_have_the_same_answers(variant: str, tmp_path: Path) -> None:
+    classifier = load_model(f"xcit_pico_6_p8{variant}.scenes")
+    expected = rows_of(classifier, "torch", tmp_path / "torch")
+    assert_same_answers(rows_of(classifier, "onnx", tmp_path / "onnx"), expected)
+
+
+def test_the_notebook_takes_an_engine() -> None:
+    module = Small().eval()
+    images, labels = torch.rand(12, 3, 28, 28), torch.zeros(12, dtype=torch.long)
+    by = {
+        name: shiftbench.evaluate(module, images, labels, max_shift=2, engine=name).to_frame()
+        for name in ("torch", "onnx")
+    }
+    assert_same_answers(by["onnx"], by["torch"])
+    with pytest.raises(UsageError, match=r"engine 'onnx' needs a torch.nn.Module, got function"):
+        shiftbench.evaluate(lambda x: x.mean((2, 3)), images, labels, engine="onnx")
+    with pytest.raises(UsageError, match=r"unknown engine 'onx'.*onnx"):
+        shiftbench.evaluate(module, images, labels, engine="onx")
+
+
+class Scaled(nn.Module):
+    """Another network in place of the exported one."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.inner(images)
+        return logits * torch.linspace(1, 1.01, logits.shape[1])
+
+
+def test_a_graph_that_answers_differently_stops_before_anything_is_measured(
+    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = exporter.export_onnx
+    monkeypatch.setattr(exporter, "export_onnx", lambda m, s: export(Scaled(m).eval(), s))
+    answer = engine(classifier, "onnx")
+    answer.seconds_per_image()  # blank images prove nothing
+    with pytest.raises(ModelError, match=r"small answers differently .* off by .*--engine torch"):
+        answer(torch.randn(4, 3, 24, 24))
+    with pytest.raises(ModelError, match="answers differently"):
+        rows_of(classifier, "onnx", tmp_path)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_short_floats_are_refused() -> None:
+    with pytest.raises(UsageError, match="engine onnx computes in float32, and precision bf16"):
+        Settings(engine="onnx", precision="bf16")
+
+
+def test_a_missing_package_names_the_extra(
+    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ModelError, match=r"pip install 'shiftbench\[onnx\]'"):
+        engine(classifier, "onnx")
