@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
+from aft_models.modes import evaluating
 
 Layer = nn.Linear | nn.Conv2d  # what a last layer is: SqueezeNet's is a 1 x 1 convolution
 
@@ -97,7 +96,7 @@ def _last_layer(model: nn.Module, size: int) -> str:
         if isinstance(module, Layer)
     ]
     try:
-        with _evaluating(model), torch.no_grad():
+        with evaluating(model), torch.no_grad():
             like = next(model.parameters(), torch.zeros(()))
             logits = model(torch.zeros(1, 3, size, size, device=like.device, dtype=like.dtype))
     finally:
@@ -115,15 +114,3 @@ def _last_layer(model: nn.Module, size: int) -> str:
         f"{type(model).__name__} has no linear layer with its {logits.shape[1]} outputs: replace "
         "its classifier yourself"
     )
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Running statistics and dropout stand still for a while."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import timm
 import torch
+import torchvision
 from torch import Tensor, nn
 
 from aft_models import AftModelsError, repair
@@ -79,10 +80,17 @@ MEMBERS = {
     "xception": ["legacy_xception"],
     "xception_aligned": ["xception41"],
 }  # fmt: skip
+# Of torchvision, whose networks are in files of their own.
+TORCHVISION = [
+    "alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "inception_v3",
+    "mnasnet0_5", "mobilenet_v2", "mobilenet_v3_small", "regnet_x_400mf", "resnet18",
+    "shufflenet_v2_x0_5", "squeezenet1_1", "vgg11_bn",
+]  # fmt: skip
 # Sides of the images, in pixels, that the total stride divides.
 SIDE = 64
 SIDES = {
     "convmixer_768_32": 56,
+    "alexnet": 224,
     "inception_v3": 128,
     "inception_v4": 128,
     "inception_resnet_v2": 128,
@@ -145,10 +153,22 @@ def largest_change(model: nn.Module, x: Tensor) -> float:
     return max(float((y - still).norm() / still.norm()) for y in moved)
 
 
+def build(family: str, name: str) -> nn.Module:
+    """A random model of timm or torchvision."""
+    if family != "torchvision":
+        model: nn.Module = timm.create_model(name, num_classes=10)
+        return model
+    plain = (
+        {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    )
+    found: nn.Module = getattr(torchvision.models, name)(num_classes=10, **plain)
+    return found
+
+
 def examine(family: str, name: str) -> Verdict:
     """Repairs a model and measures it."""
     torch.manual_seed(0)
-    model: nn.Module = timm.create_model(name, num_classes=10).double()
+    model = build(family, name).double()
     side = SIDES.get(name, SIDE)
     x = scene(side)
     before = largest_change(calibrate(copy.deepcopy(model), x), x)
@@ -175,10 +195,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", help="names of timm; those of the table by default")
     wanted = parser.parse_args().models
-    print("| module of timm | model | layers | change before | after | why |")
+    members = {**MEMBERS, "torchvision": TORCHVISION}
+    print("| module | model | layers | change before | after | why |")
     print("| --- | --- | --- | --- | --- | --- |")
     verdicts = []
-    for family, names in MEMBERS.items():
+    for family, names in members.items():
         for name in names:
             if wanted and name not in wanted:
                 continue
@@ -190,13 +211,14 @@ def main() -> None:
                 f"| {verdict.reason} |",
                 flush=True,
             )
-    families = {v.family for v in verdicts}
-    unexact = {v.family for v in verdicts if not v.exact}
-    exact = sum(v.exact for v in verdicts)
-    print(
-        f"\n{exact} of {len(verdicts)} models are exact, and so are all those of "
-        f"{len(families - unexact)} of {len(families)} families."
-    )
+    for source in ("timm", "torchvision"):
+        found = [v for v in verdicts if (v.family == "torchvision") == (source == "torchvision")]
+        exact = [v for v in found if v.exact]
+        families = {v.family for v in exact}
+        print(
+            f"\n{source}: {len(exact)} of {len(found)} models are exact, at least one in each of "
+            f"{len(families)} of {len({v.family for v in found})} modules."
+        )
 
 
 if __name__ == "__main__":

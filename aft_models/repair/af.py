@@ -18,9 +18,9 @@ from aft_models.layers.norm import alias_free_layer_norm
 from aft_models.layers.pointwise import Pointwise, pointwise_of
 from aft_models.repair.activations import SMOOTH, is_activation
 from aft_models.repair.circular import make_circular
+from aft_models.repair.heads import covers_map, is_flattened
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, extend, window_of
 from aft_models.repair.patient import Patient
-from aft_models.repair.polyphase import covers_map
 from aft_models.repair.remedy import Number, Remedy
 from aft_models.repair.sampling import give_sampler, note_unreached, take
 from aft_models.repair.spectral import SpectralSampler
@@ -28,6 +28,8 @@ from aft_models.repair.window import Window, map_size
 from aft_models.resample import alias_free_downsample, alias_free_upsample, cut_spectrum
 
 _NAME = "af"
+# Norms by what their names begin with: not every version of torch and timm has all of them.
+_PIXELWISE = ("RMSNorm", "RmsNorm", "SimpleNorm", "LocalResponseNorm")
 
 
 class FineActivation(Repaired):
@@ -129,18 +131,21 @@ def _apply(patient: Patient, up: int) -> None:
             if name in patient.survey.tokens:
                 patient.left(name, f"{type(module).__name__} of tokens, whose grid is not known")
                 continue
-            kind = type(module)
-            change_class(module, FineActivation, kind)
+            change_class(module, FineActivation, type(module))
             assert isinstance(module, FineActivation)
             module.up = up if isinstance(module, SMOOTH) else up + 1
             module.channels_last = layouts.get(module, False)
             module.pointwise = pointwise_of(module)
             patient.changed(name, module, f"on a grid {module.up} times finer")
-        elif isinstance(module, nn.LayerNorm):
+        elif isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
             change_class(module, WholeImageNorm, type(module))
             assert isinstance(module, WholeImageNorm)
             module.channels_last = "2d" not in type(module).__name__
             patient.changed(name, module, "one deviation for the whole image")
+        elif type(module).__name__.startswith(_PIXELWISE):
+            patient.left(name, f"{type(module).__name__} normalises each pixel by itself")
+        elif is_flattened(patient, module):
+            patient.left(name, "a linear layer takes the pixels of its map one by one")
     note_unreached(patient)
     patient.left_strays("activation")
 
@@ -159,12 +164,12 @@ def _treat_window(
         if layer is not None:
             after = ((0, window.extent[0] - 1), (0, window.extent[1] - 1))
             layer.window = replace(window, border="circular", margins=after)
-            patient.changed(name, layer, f"{window.kernel}: at every pixel instead of one")
+            patient.changed(name, layer, f"{window}: at every pixel instead of one")
     elif window.kind == "max":
         if give_sampler(patient, name, module, maximum):
-            patient.changed(name, module, f"{window.kernel}: on a grid {maximum.up} times finer")
+            patient.changed(name, module, f"{window}: on a grid {maximum.up} times finer")
     elif window.strided and give_sampler(patient, name, module, sampler):
-        what = f"{window.kernel}, stride {window.stride}: stride 1 and an ideal low-pass"
+        what = f"{window}: stride 1 and an ideal low-pass"
         patient.changed(name, module, what)
 
 

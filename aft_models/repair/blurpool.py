@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aft_models.repair.layer import SlidingLayer, extend, window_of
+from aft_models.repair.layer import SlidingLayer, extend
 from aft_models.repair.patient import Patient
 from aft_models.repair.remedy import Number, Remedy
-from aft_models.repair.sampling import give_sampler, note_unreached
+from aft_models.repair.sampling import replace_strides
 from aft_models.repair.window import Margins, Window, map_size
 
 
@@ -94,13 +94,7 @@ def _widen(weight: Tensor, kernel: Tensor) -> Tensor:
 
 
 def _apply(patient: Patient, taps: int) -> None:
-    sampler = BlurSampler(taps)
-    for name, module in patient.layers():
-        window = window_of(module)
-        if window is not None and window.strided and give_sampler(patient, name, module, sampler):
-            what = f"{window.kernel}, stride {window.stride}: stride 1 and a filter of {taps} taps"
-            patient.changed(name, module, what)
-    note_unreached(patient)
+    replace_strides(patient, BlurSampler(taps), f"stride 1 and a filter of {taps} taps")
 
 
 BLURPOOL = Remedy(

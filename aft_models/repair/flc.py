@@ -6,21 +6,14 @@ equivariant there; here that bin is zeroed, as in :mod:`aft_models.resample`.
 
 from __future__ import annotations
 
-from aft_models.repair.layer import window_of
 from aft_models.repair.patient import Patient
 from aft_models.repair.remedy import Remedy
-from aft_models.repair.sampling import give_sampler, note_unreached
+from aft_models.repair.sampling import replace_strides
 from aft_models.repair.spectral import SpectralSampler
 
 
 def _apply(patient: Patient, _: int) -> None:
-    sampler = SpectralSampler("flc")
-    for name, module in patient.layers():
-        window = window_of(module)
-        if window is not None and window.strided and give_sampler(patient, name, module, sampler):
-            what = f"{window.kernel}, stride {window.stride}: stride 1 and an ideal low-pass"
-            patient.changed(name, module, what)
-    note_unreached(patient)
+    replace_strides(patient, SpectralSampler("flc"), "stride 1 and an ideal low-pass")
 
 
 FLC = Remedy(

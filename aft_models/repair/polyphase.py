@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from timm.layers import SpaceToDepth
 from torch import Tensor, nn
 
+from aft_models.repair.heads import covers_map, is_flattened
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of
 from aft_models.repair.patient import Patient
 from aft_models.repair.phases import ForwardPass, Phase, roll_each
 from aft_models.repair.sampling import give_sampler, note_unreached
-from aft_models.repair.window import Pair, Window, map_size
+from aft_models.repair.window import Pair, map_size
 from aft_models.resample import working_dtype
 
 
@@ -130,18 +132,41 @@ class AlignedUpsample(Repaired):
         return y if origin is None else roll_each(y, *origin)
 
 
+class AnchoredUnshuffle(Repaired):
+    """Blocks of pixels into channels, the blocks beginning where the map's strongest phase is."""
+
+    block: int
+    forward_pass: ForwardPass
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, C block^2, H / block, W / block)``."""
+        size, stride = map_size(x), (self.block, self.block)
+        phase = self.forward_pass.find(self, size, stride)
+        if phase is None:
+            with torch.no_grad():
+                phase = Phase.largest(energies(x.detach(), stride))
+            self.forward_pass.keep(self, size, stride, phase)
+        y: Tensor = self.original.forward(self, roll_each(x, -phase.rows, -phase.columns))
+        return y
+
+
 def install(patient: Patient, sampler: PolyphaseSampler, what: str) -> None:
     """Gives every sub-sampling layer of a model a sampler, and keeps them in step."""
     for name, module in patient.layers():
         window = window_of(module)
         if window is not None and (window.strided or covers_map(patient, name, window)):
             if give_sampler(patient, name, module, sampler):
-                kernel, stride = window.kernel, window.stride
                 say = what if window.strided else "strongest pixel of its map rolled to the middle"
-                patient.changed(name, module, f"{kernel}, stride {stride}: {say}")
-        elif isinstance(module, nn.AdaptiveAvgPool2d) and _is_flattened(patient, module):
+                patient.changed(name, module, f"{window}: {say}")
+        elif is_flattened(patient, module):
             change_class(module, CentredPool, type(module))
             patient.changed(name, module, "strongest pixel of its map rolled to the middle")
+        elif isinstance(module, (nn.PixelUnshuffle, SpaceToDepth)):
+            block = module.downscale_factor if isinstance(module, nn.PixelUnshuffle) else module.bs
+            change_class(module, AnchoredUnshuffle, type(module))
+            assert isinstance(module, AnchoredUnshuffle)
+            module.block, module.forward_pass = int(block), patient.forward_pass
+            patient.changed(name, module, f"blocks of {block} begin at the phase of largest norm")
         elif isinstance(module, nn.Upsample):
             change_class(module, AlignedUpsample, type(module))
             assert isinstance(module, AlignedUpsample)
@@ -166,18 +191,3 @@ def choosers(patient: Patient) -> dict[SlidingLayer, int]:
         if first.setdefault((call.size, layer.window.stride), layer) is layer:
             channels[layer] = int(getattr(layer, "out_channels", call.channels))
     return channels
-
-
-def covers_map(patient: Patient, name: str, window: Window) -> bool:
-    """Whether a layer sees a whole map in one window."""
-    return any(window.covers(size) for size in patient.survey.sizes(name))
-
-
-def _is_flattened(patient: Patient, pool: nn.AdaptiveAvgPool2d) -> bool:
-    """Whether a linear layer takes every pixel of the pooled map by itself."""
-    if pool.output_size in (1, (1, 1)):
-        return False
-    modules = [m for _, m in patient.layers()]
-    after = modules[modules.index(pool) + 1 :]
-    weighted = (m for m in after if isinstance(m, (nn.Linear, nn.Conv2d)))
-    return isinstance(next(weighted, None), nn.Linear)

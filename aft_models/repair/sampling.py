@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import torch
+from timm.layers import SpaceToDepth
 from torch import nn
 
 from aft_models.errors import AftModelsError
-from aft_models.repair.layer import Sampler, SlidingLayer, extend, sliding
+from aft_models.repair.layer import (
+    Repaired,
+    Sampler,
+    SlidingLayer,
+    extend,
+    sliding,
+    window_of,
+)
 from aft_models.repair.patient import Patient
 from aft_models.repair.window import Window, read_window, without_padding
 
 # Layers that sub-sample by something else than a window.
-_OTHERS = (nn.LPPool2d, nn.FractionalMaxPool2d, nn.PixelUnshuffle, nn.Unfold, nn.AdaptiveMaxPool2d)
+_OTHERS = (nn.LPPool2d, nn.FractionalMaxPool2d, nn.PixelUnshuffle, SpaceToDepth, nn.Unfold)
 _KNOWN = ("torch.nn.", "timm.layers.", "aft_models.layers.")
 
 
@@ -36,11 +44,19 @@ def give_sampler(patient: Patient, name: str, module: nn.Module, sampler: Sample
     return True
 
 
+def replace_strides(patient: Patient, sampler: Sampler, what: str) -> None:
+    """Gives every strided layer of a model a sampler, and notes what it is and what was missed."""
+    for name, module in patient.layers():
+        window = window_of(module)
+        if window is not None and window.strided and give_sampler(patient, name, module, sampler):
+            patient.changed(name, module, f"{window}: {what}")
+    note_unreached(patient)
+
+
 def note_unreached(patient: Patient) -> None:
     """Notes whatever sub-samples and is no layer with a window."""
     for name, module in patient.layers():
-        pooled_to_one = getattr(module, "output_size", None) in (1, (1, 1))
-        if isinstance(module, _OTHERS) and not pooled_to_one:
+        if isinstance(module, _OTHERS) and not isinstance(module, Repaired):
             patient.left(name, f"{type(module).__name__} sub-samples by no window")
     patient.left_strays("sampling")
 

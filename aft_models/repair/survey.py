@@ -8,8 +8,7 @@ finds those places, so that the user can be told.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from aft_models.modes import evaluating
 from aft_models.repair.activations import is_activation
+from aft_models.repair.layer import Repaired
 from aft_models.repair.window import Pair, read_window
 
 _POOLING = {"max_pool2d", "avg_pool2d", "lp_pool2d", "fractional_max_pool2d", "conv2d"}
@@ -78,7 +79,7 @@ def default_image(model: nn.Module) -> Tensor:
 def still_runs(model: nn.Module, image: Tensor) -> str | None:
     """None, or why a model does not take an image."""
     try:
-        with _evaluating(model):
+        with evaluating(model):
             model(image)
     except Exception as error:  # whatever a model's own code may raise
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
@@ -112,7 +113,7 @@ def survey(model: nn.Module, image: Tensor) -> Survey:
             handles.append(module.register_forward_pre_hook(before(name), prepend=True))
             handles.append(module.register_forward_hook(after, always_call=True))
     try:
-        with _evaluating(model), watch:
+        with evaluating(model), watch:
             model(image)
     except Exception:  # whatever it takes, it is not this image
         return Survey((), frozenset(), (), ran=False)
@@ -124,20 +125,9 @@ def survey(model: nn.Module, image: Tensor) -> Survey:
 
 def _is_layer(module: nn.Module) -> bool:
     """Whether what happens inside a module is the module's affair."""
-    if is_activation(module) or read_window(module) is not None:
+    if isinstance(module, Repaired) or is_activation(module) or read_window(module) is not None:
         return True
     return next(module.children(), None) is None and type(module).__module__.startswith("torch.nn.")
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 class _Watch(TorchFunctionMode):

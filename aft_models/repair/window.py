@@ -40,10 +40,14 @@ class Window:
     ceil: bool  # whether a last, incomplete window counts
     grouped: bool  # whether each output channel sees one input channel only
 
-    @property
-    def linear(self) -> bool:
-        """Whether the layer is linear, so that a linear filter may come before or after it."""
-        return self.kind != "max"
+    def __str__(self) -> str:
+        """In a few words.
+
+        >>> print(read_window(nn.Conv2d(3, 8, 3, stride=(2, 1))))
+        3 x 3, stride 2 x 1
+        """
+        (kh, kw), (sh, sw) = self.kernel, self.stride
+        return f"{kh} x {kw}, stride {sh if sh == sw else f'{sh} x {sw}'}"
 
     @property
     def strided(self) -> bool:

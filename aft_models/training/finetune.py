@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from aft_models.classifier import classifier_names
 from aft_models.errors import AftModelsError
+from aft_models.repair import untrained
 
 SHOWN = 6  # how many keys an error lists
 
@@ -17,11 +18,12 @@ def load_backbone(model: nn.Module, weights: Mapping[str, Tensor], *, size: int 
 
     Args:
         model: Any classifier.
-        weights: The state dict of the same architecture with any number of classes.
+        weights: The state dict of the same architecture with any number of classes, with or
+            without the parameters of learned remedies.
         size: Side of an image that the model takes, in pixels.
 
     Returns:
-        The keys that stayed new: none, or those of the classifier.
+        The keys that stayed new: those of the classifier, or of learned remedies, or none.
 
     Raises:
         AftModelsError: Something besides the classifier does not fit.
@@ -36,6 +38,9 @@ def load_backbone(model: nn.Module, weights: Mapping[str, Tensor], *, size: int 
     if new:  # weight and bias belong together
         new = {key for key in own if key.startswith(heads)}
     loaded = {key: value for key, value in weights.items() if not (new and key.startswith(heads))}
+    learned = set(untrained(model))
+    if learned.isdisjoint(weights):
+        new |= learned
     wrong = sorted(
         key
         for key in (own.keys() - new) | loaded.keys()

@@ -11,7 +11,6 @@ from torch import nn
 
 from aft_models.errors import AftModelsError, unknown
 from aft_models.presets import PRESETS
-from aft_models.weights import WeightsCard
 
 PIPELINES = ("memory", "loader")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
@@ -45,11 +44,6 @@ class ModelInput:
             mean=tuple(known.get("mean", cls.mean)),
             std=tuple(known.get("std", cls.std)),
         )
-
-    @classmethod
-    def of_card(cls, card: WeightsCard) -> ModelInput:
-        """As exported weights were trained."""
-        return cls(card.input_size, card.interpolation, card.mean, card.std)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ import pandas as pd
 from shiftbench.datasets import Camera, ImageSet, load_dataset
 from shiftbench.datasets.canvases import canvases
 from shiftbench.datasets.geometry import geometry_for, normalise
-from shiftbench.errors import UsageError
 from shiftbench.files import format_of, require_place, write_text
 from shiftbench.grid import Offset
 from shiftbench.measure.audit import DEFAULT_OFFSETS, audit
 from shiftbench.measure.causes import CAUSES
 from shiftbench.measure.layer_report import LayerReport, breakers, to_frame, unjudged
 from shiftbench.models import load_model
+from shiftbench.models.repaired import require_one_model
 from shiftbench.report.depth import depth_figure
 from shiftbench.report.plots import ENDINGS, save_figure
 from shiftbench_cli import completion, options, render
@@ -50,7 +50,9 @@ def _offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     help="Model to audit, named as for `run`; repeatable.",
     shell_complete=completion.models,
 )
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for a single --model.")
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), help="Weights for one model and its remedies."
+)
 @click.option(
     "-d",
     "--data",
@@ -96,10 +98,8 @@ def command(
     part of it caused by padding; `path` is the error of the whole path from the shifted
     image to this layer, and EQ-T the same in dB.
     """
-    if checkpoint is not None and len(models) != 1:
-        raise UsageError(
-            f"--checkpoint holds the weights of one --model, and {len(models)} were given"
-        )
+    if checkpoint is not None:
+        require_one_model(models)
     if output is not None:
         require_place(output)
         format_of(output, OUTPUTS)

@@ -23,7 +23,7 @@ from shiftbench.models.treatments import Treatment, treat
 from shiftbench.statistics import wilson
 from shiftbench_cli import completion, options, render
 
-PAIRS = ("circular+blurpool", "circular+flc", "circular+aps", "circular+af")  # often tried together
+PAIRS = ("circular+blurpool", "circular+flc", "circular+aps")  # often tried together
 
 
 @click.command("repair")
@@ -65,8 +65,9 @@ def command(
     """Show which remedies apply to a model, what each changes, and what it costs.
 
     Change: how much the logits move, relative to their size, under a cyclic shift by one pixel and
-    by half a pixel on both axes. Cost: CPU time of a forward pass relative to the original. No
-    remedy is trained here. Use one by its name: `shiftbench run -m MODEL+circular+aps`.
+    by half a pixel on both axes, for the first eight images. Cost: CPU time of a forward pass
+    relative to the original. No remedy is trained here. Use one by its name: `shiftbench run -m
+    MODEL+circular+aps`.
     """
     if split_remedies(model)[1]:
         raise UsageError(f"{model} has remedies already: give the model without them")

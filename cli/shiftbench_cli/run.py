@@ -13,6 +13,7 @@ from shiftbench.datasets import load_dataset
 from shiftbench.datasets.base import Camera
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.models import default_models, load_model
+from shiftbench.models.repaired import require_one_model
 from shiftbench.records.log import log_record
 from shiftbench.records.record import Record, ResultStore
 from shiftbench.run.benchmark import Execution, run
@@ -76,10 +77,8 @@ class Request:
 
     def check(self) -> None:
         """Refuses options that contradict each other, before anything is loaded."""
-        if self.checkpoint is not None and len(self.models) != 1:
-            raise UsageError(
-                f"--checkpoint holds the weights of one --model, and {len(self.models)} were given"
-            )
+        if self.checkpoint is not None:
+            require_one_model(self.models)
         if self.name is not None and len(self.models) != 1:
             raise UsageError(
                 f"--name is for the record of one --model, and {len(self.models)} were given"
@@ -121,7 +120,9 @@ class Request:
     help="Model to evaluate; repeatable. Default: the bundled ones.",
     shell_complete=completion.models,
 )
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for a single --model.")
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), help="Weights for one model and its remedies."
+)
 @click.option("--name", help="Name to show in records and tables. Default: the model's.")
 @click.option(
     "-d",

@@ -1,4 +1,4 @@
-"""`shiftbench train`: train or fine-tune a bundled model with a named recipe."""
+"""`shiftbench train`: train or fine-tune any model with a named recipe."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import timm
-import torch
 from torch import Tensor, nn
 
-import aft_models
+from aft_models import PRESETS
 from aft_models.training.checkpoint import Identity
 from aft_models.training.export import Source, export
 from aft_models.training.finetune import load_backbone
@@ -25,11 +23,16 @@ from aft_models.training.machine import PRECISIONS, Machine
 from aft_models.training.meter import Progress
 from aft_models.training.recipe import ModelInput, Recipe, override
 from aft_models.training.recipes import get_recipe
-from aft_models.weights import list_weights, load_state_dict, state_dict_digest, weights_card
+from aft_models.weights import state_dict_digest
 from shiftbench.datasets import load_dataset
 from shiftbench.errors import UsageError
 from shiftbench.logs import open_logs
-from shiftbench.models.checkpoint import read_state_dict
+from shiftbench.models import Preprocessing, build_model, load_model
+from shiftbench.models.blueprint import Blueprint
+from shiftbench.models.checkpoint import read_weights, without_prefixes
+from shiftbench.models.classifier import LogitsOnly
+from shiftbench.models.loading import parse_name
+from shiftbench.models.repaired import split_remedies
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import choose_device
 from shiftbench.run.processes import Group
@@ -71,27 +74,41 @@ class Request:
     form: str
     quiet: bool
 
-    @property
-    def architecture(self) -> str:
-        """The model's name without the tag of trained weights."""
-        return self.model.partition(".")[0]
-
-    def check(self) -> None:
-        """Refuses options that contradict each other, before anything is loaded."""
-        if self.architecture not in aft_models.PRESETS:
-            raise unknown_name("model to train", self.architecture, aft_models.PRESETS)
+    def check(self) -> str:
+        """Refuses what contradicts itself before anything is loaded; returns the architecture."""
         if self.pretrained and self.checkpoint is not None:
             raise UsageError("--pretrained and --checkpoint both give weights: leave one out")
-        if self.pretrained and "." not in self.model:
+        plain, _ = split_remedies(self.model)
+        if Path(plain).is_dir():
+            raise UsageError(
+                f"{plain} is a folder: name the model with -m, and give the folder's weights with "
+                "--checkpoint"
+            )
+        source, spec = parse_name(plain)
+        if source != "bundled":
+            return plain
+        architecture, _, tag = spec.name.partition(".")
+        if architecture not in PRESETS:
+            raise unknown_name("model to train", architecture, PRESETS)
+        if self.pretrained and not tag:
             raise UsageError(
                 f"--pretrained starts from bundled weights, and {self.model!r} names none: add "
                 "their tag, as in xcit_pico_6_p4_af.cifar10, or give a file with --checkpoint"
             )
-        if not self.pretrained and "." in self.model:
+        if tag and not self.pretrained:
             raise UsageError(
                 f"{self.model!r} names trained weights: add --pretrained to start from them, or "
-                f"train {self.architecture!r} from scratch"
+                f"train {architecture!r} from scratch"
             )
+        return architecture
+
+
+@dataclass(frozen=True)
+class Start:
+    """The weights that training starts from."""
+
+    state: Mapping[str, Tensor]  # empty: random ones
+    preprocessing: Preprocessing | None = None  # what they were trained on, where it is known
 
 
 @click.command(cls=SharedCommand, name="train")
@@ -99,7 +116,7 @@ class Request:
     "-m",
     "--model",
     required=True,
-    help="A bundled model: xcit_nano_12_p16_af, ...",
+    help="Model to train, named as for `run`: timm:resnet50+af, ...",
     shell_complete=completion.models,
 )
 @click.option(
@@ -124,7 +141,7 @@ class Request:
     help="Override a field of the recipe; repeatable.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Run folder.")
-@click.option("--pretrained", is_flag=True, help="Fine-tune the bundled weights that -m names.")
+@click.option("--pretrained", is_flag=True, help="Fine-tune the model's own weights.")
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), help="Fine-tune weights from a file or folder."
 )
@@ -164,14 +181,14 @@ class Request:
 @options.plugins
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
-    """Train or fine-tune a bundled model with a named recipe.
+    """Train or fine-tune any model, with or without remedies, with a named recipe.
 
     The run folder gets last.pt and best.pt, log.csv, curves.png and, at the end, export/: weights
     with a card that `shiftbench run -m MODEL --checkpoint DIR/export` takes.
     """
     request = Request(**options)
-    request.check()
-    recipe = override(get_recipe(request.recipe).for_model(request.architecture), request.changes)
+    architecture = request.check()
+    recipe = override(get_recipe(request.recipe).for_model(architecture), request.changes)
     return share(
         ctx,
         lambda group: _train(request, recipe, group),
@@ -198,11 +215,16 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
         for split in (request.train_split, request.split)
     )
     start = _start(request)
-    model = _build(request, recipe, len(data.class_names), start)
-    recipe = recipe.for_input(_model_input(request, model))
+    built = _build(request, recipe, len(data.class_names), start)
+    recipe = recipe.for_input(_model_input(start.preprocessing or built.preprocessing))
+    if start.state:
+        fitting = without_prefixes(start.state, built.module.state_dict())
+        new = load_backbone(built.module, fitting, size=recipe.image_size)
+        if new and processes.leads and not request.quiet:
+            click.echo(f"new, to be learnt: {', '.join(new)}", err=True)
     inputs = Inputs(recipe, processes, request.workers, request.seed)
     identity = Identity(
-        request.model,
+        built.name,
         recipe,
         request.seed,
         len(data.class_names),
@@ -211,7 +233,7 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
             **asdict(images_of(scored, request.limit)),
             "shift_images": request.shift_images,
         },
-        start=state_dict_digest(start) if start else "",
+        start=state_dict_digest(start.state) if start.state else "",
     )
     scores = Scores(
         scored,
@@ -224,7 +246,7 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
     logs = request.logs if processes.leads else ()
     with open_logs(logs, request.output, request.model, identity.as_dict()) as log:
         outcome = train(
-            model,
+            built.module,
             inputs.training(data),
             identity=identity,
             folder=request.output,
@@ -249,36 +271,29 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
     return 0
 
 
-def _start(request: Request) -> dict[str, Tensor]:
-    """The weights to start from; none for random ones."""
+def _start(request: Request) -> Start:
+    if request.checkpoint is not None:
+        weights = read_weights(request.checkpoint)
+        return Start(weights.state, weights.preprocessing)
     if request.pretrained:
-        return load_state_dict(request.model)
-    return {} if request.checkpoint is None else read_state_dict(request.checkpoint)
+        found = load_model(split_remedies(request.model)[0])
+        own = found.module.model if isinstance(found.module, LogitsOnly) else found.module
+        assert isinstance(own, nn.Module)
+        return Start(own.state_dict(), found.preprocessing)
+    return Start({})
 
 
-def _build(
-    request: Request, recipe: Recipe, classes: int, start: Mapping[str, Tensor]
-) -> nn.Module:
-    """The model with the weights that training starts from, the same in every process."""
-    torch.manual_seed(request.seed)
-    size = {"img_size": recipe.image_size} if recipe.image_size else {}
-    model: nn.Module = timm.create_model(
-        request.architecture, num_classes=classes, drop_path_rate=recipe.drop_path, **size
+def _build(request: Request, recipe: Recipe, classes: int, start: Start) -> Blueprint:
+    """The model with the same random weights in every process."""
+    size = recipe.image_size or (start.preprocessing.input_size if start.preprocessing else None)
+    options = {"drop_path_rate": recipe.drop_path} if recipe.drop_path else {}
+    return build_model(
+        request.model, classes=classes, size=size, seed=request.seed, options=options
     )
-    if start:
-        load_backbone(model, start)
-    return model
 
 
-def _model_input(request: Request, model: nn.Module) -> ModelInput:
-    """What the weights to start from were trained on, else what the model takes."""
-    if request.pretrained:
-        return ModelInput.of_card(weights_card(request.model))
-    folder = request.checkpoint
-    names = list_weights(folder) if folder is not None and folder.is_dir() else []
-    if len(names) == 1:
-        return ModelInput.of_card(weights_card(names[0], folder))
-    return ModelInput.of(model)
+def _model_input(recipe: Preprocessing) -> ModelInput:
+    return ModelInput(recipe.input_size, recipe.interpolation, recipe.mean, recipe.std)
 
 
 class _Lines:

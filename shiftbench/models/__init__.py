@@ -8,7 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from shiftbench.models.classifier import Classifier, Preprocessing, as_classifier
-from shiftbench.models.loading import default_models, list_models, load_model
+from shiftbench.models.loading import build_model, default_models, list_models, load_model
 from shiftbench.models.source import SOURCES, ModelEntry
 
 for _module in iter_modules(__path__):
@@ -20,6 +20,7 @@ __all__ = [
     "ModelEntry",
     "Preprocessing",
     "as_classifier",
+    "build_model",
     "default_models",
     "list_models",
     "load_model",

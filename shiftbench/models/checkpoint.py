@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,57 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from aft_models.errors import AftModelsError
+from aft_models.repair import untrained
+from aft_models.weights import WeightsCard, list_weights, load_state_dict, weights_card
 from shiftbench.errors import ModelError
-from shiftbench.models.classifier import first_line
+from shiftbench.models.classifier import Preprocessing, first_line
 
 # What training scripts (timm, DeiT, lightning, ours) put around a state dict, best choice first:
 # averaged weights are what their authors report.
 WRAPPERS = ("model_ema", "state_dict_ema", "ema", "state_dict", "model", "module", "net")
 PREFIXES = ("module.", "_orig_mod.", "model.")  # DistributedDataParallel, torch.compile, lightning
 SHOWN = 6  # how many keys an error lists
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights from a file."""
+
+    state: Mapping[str, Tensor]
+    origin: str  # the file, for errors
+    card: WeightsCard | None = None  # what training put beside them
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """What the card says they expect of an image."""
+        return None if self.card is None else card_preprocessing(self.card)
+
+
+def read_weights(path: Path) -> Weights:
+    """Reads a file, or a folder that training exported; weights with a card must be those of it."""
+    folder = path if path.is_dir() else path.parent
+    names = list_weights(folder) if folder.is_dir() else []
+    carded = [name for name in names if path.is_dir() or path.name == f"{name}.safetensors"]
+    if len(carded) != 1:
+        return Weights(read_state_dict(path), str(path))
+    try:
+        card = weights_card(carded[0], folder)
+        return Weights(load_state_dict(carded[0], folder), str(path), card)
+    except AftModelsError as error:
+        raise ModelError(str(error)) from error
+
+
+def card_preprocessing(card: WeightsCard) -> Preprocessing:
+    """What the weights of a card expect of an image."""
+    return Preprocessing(
+        input_size=card.input_size,
+        mean=card.mean,
+        std=card.std,
+        interpolation=card.interpolation,
+        crop_pct=card.crop_pct,
+        canvas=math.floor(card.input_size / card.crop_pct + 1e-6),
+    )
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
@@ -71,10 +116,15 @@ def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
 
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor], *, origin: str) -> None:
-    """Loads weights whole or not at all; a mismatch lists the keys and shapes that do not fit."""
+    """Loads weights whole or not at all; a mismatch lists the keys and shapes that do not fit.
+
+    Weights of a model load into the same model with a learned remedy, which then stays untrained.
+    """
     expected = module.state_dict()
-    state = _without_prefixes(state, expected)
-    missing = sorted(expected.keys() - state.keys())
+    state = without_prefixes(state, expected)
+    learned = set(untrained(module))
+    optional = learned if learned.isdisjoint(state) else set()
+    missing = sorted(expected.keys() - state.keys() - optional)
     unexpected = sorted(state.keys() - expected.keys())
     shapes = [
         f"{key} {tuple(state[key].shape)} instead of {tuple(expected[key].shape)}"
@@ -97,7 +147,7 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor], *, origin: str) -
     module.load_state_dict(dict(state))
 
 
-def _without_prefixes(
+def without_prefixes(
     state: Mapping[str, Tensor], expected: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
     """Drops a prefix that every key has, as long as the model's own keys do not have it."""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from aft_models.weights import state_dict_digest
 from shiftbench.errors import ModelError
-from shiftbench.models.checkpoint import load_state, read_state_dict
+from shiftbench.models.blueprint import Blueprint
 from shiftbench.models.classifier import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     Classifier,
     Preprocessing,
-    as_classifier,
     square,
 )
 from shiftbench.models.hf_processor import Learned, learn
@@ -31,54 +30,68 @@ class HuggingFaceSource:
 
     def load(self, spec: ModelSpec) -> Classifier:
         """Loads a transformers classifier; weights that lack its head are refused."""
-        try:
-            from transformers import AutoConfig, AutoModelForImageClassification
-        except ImportError as error:
-            raise ModelError(
-                f"{spec.text} needs the transformers library: pip install 'shiftbench[hf]'"
-            ) from error
-        local = Path(spec.name).is_dir()
-        name = f"hf:{Path(spec.name).resolve().name}" if local else spec.text
-        with building(spec, hub=not local):
-            if spec.checkpoint is not None:
-                config = AutoConfig.from_pretrained(spec.name, **spec.options)
-                model = AutoModelForImageClassification.from_config(config)
-                load_state(model, read_state_dict(spec.checkpoint), origin=str(spec.checkpoint))
-            else:
-                model, report = AutoModelForImageClassification.from_pretrained(
-                    spec.name, output_loading_info=True, weights_only=True, **spec.options
-                )
-                if report["missing_keys"]:
-                    missing = ", ".join(sorted(report["missing_keys"])[:4])
-                    raise ModelError(
-                        f"{spec.text} has no trained weights for {missing}: choose a model that "
-                        "was fine-tuned for classification"
-                    )
-            learned = _preprocessing(spec, model.config)
-            return as_classifier(
-                _Reordered(model, learned.channels).eval() if learned.is_reordered else model,
-                learned.preprocessing,
-                name=name,
-                source="huggingface",
-                digest=state_dict_digest(model.state_dict()),
-                class_names=_class_names(model.config),
+        library = _transformers(spec)
+        with building(spec, hub=not Path(spec.name).is_dir()):
+            model, report = library.AutoModelForImageClassification.from_pretrained(
+                spec.name, output_loading_info=True, weights_only=True, **spec.options
             )
+            if report["missing_keys"]:
+                missing = ", ".join(sorted(report["missing_keys"])[:4])
+                raise ModelError(
+                    f"{spec.text} has no trained weights for {missing}: choose a model that "
+                    "was fine-tuned for classification"
+                )
+            return _blueprint(spec, model).classifier()
+
+    def build(self, spec: ModelSpec) -> Blueprint:
+        """Builds a classifier from its configuration alone."""
+        library = _transformers(spec)
+        with building(spec, hub=not Path(spec.name).is_dir()):
+            config = library.AutoConfig.from_pretrained(spec.name, **spec.options)
+            if spec.size is not None and hasattr(config, "image_size"):
+                config.image_size = spec.size
+            return _blueprint(spec, library.AutoModelForImageClassification.from_config(config))
 
     def entries(self) -> Iterable[ModelEntry]:
         """Nothing: the hub is not asked."""
         return ()
 
 
-class _Reordered(nn.Module):
-    """A model for images whose channels come in another order than red, green, blue."""
+def _transformers(spec: ModelSpec) -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ModelError(
+            f"{spec.text} needs the transformers library: pip install 'shiftbench[hf]'"
+        ) from error
+    return transformers
 
-    def __init__(self, model: nn.Module, channels: Sequence[int]) -> None:
-        super().__init__()
-        self.model = model
-        self.channels = list(channels)
 
-    def forward(self, images: Tensor) -> Any:
-        return self.model(images[:, self.channels])
+def _blueprint(spec: ModelSpec, model: Any) -> Blueprint:
+    learned = _preprocessing(spec, model.config)
+    if learned.is_reordered:
+        model.register_forward_pre_hook(_Reordered(tuple(learned.channels)))
+    local = Path(spec.name).is_dir()
+    architecture = f"hf:{Path(spec.name).resolve().name if local else spec.name}"
+    return Blueprint(
+        model,
+        learned.preprocessing,
+        name=architecture if local else spec.text,
+        architecture=architecture,
+        source="huggingface",
+        class_names=_class_names(model.config),
+    )
+
+
+@dataclass(frozen=True)
+class _Reordered:
+    """For a model whose images have their channels in another order than red, green, blue."""
+
+    channels: tuple[int, ...]
+
+    def __call__(self, _: nn.Module, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        first, *rest = images
+        return first[:, list(self.channels)], *rest
 
 
 def _preprocessing(spec: ModelSpec, config: Any) -> Learned:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from shiftbench.errors import UsageError
+from aft_models.classifier import replace_classifier
+from shiftbench.errors import ModelError, UsageError
+from shiftbench.models.blueprint import Blueprint, answer_logits
+from shiftbench.models.checkpoint import Weights, load_state, read_weights
 from shiftbench.models.classifier import Classifier
-from shiftbench.models.repaired import load_repaired, split_remedies
-from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, parse_options
+from shiftbench.models.repaired import split_remedies, with_remedies
+from shiftbench.models.source import (
+    SOURCES,
+    Builder,
+    ModelEntry,
+    ModelSpec,
+    building,
+    parse_options,
+)
 from shiftbench.registry import unknown_name
 
 
@@ -19,24 +32,107 @@ def load_model(name: str, *, checkpoint: Path | None = None) -> Classifier:
         name: `xcit_nano_12_p16_af.TAG` (bundled), a folder exported by training, `timm:NAME`,
             `tv:NAME`, `hf:REPO_OR_DIR`, `onnx:FILE.onnx` or `FILE.py:FUNCTION`; `,key=value` adds
             options, and remedies may follow: `timm:resnet50+circular+aps`.
-        checkpoint: A file of weights to load instead of the source's own.
+        checkpoint: Weights to load instead of the source's own: a file, or a folder that training
+            exported, whose card then says how many classes and which images.
 
     Raises:
         UsageError: The name or an option is not known.
         ModelError: The weights are not available, or do not fit.
     """
     plain, remedies = split_remedies(name)
-    if remedies:
-        return load_repaired(plain, remedies, checkpoint, _load)
-    return _load(name, checkpoint)
+    if plain.strip() and Path(plain).is_dir():
+        if checkpoint is not None:
+            raise UsageError(f"the folder {plain} holds weights already: leave --checkpoint out")
+        return _load_exported(Path(plain), remedies)
+    if checkpoint is not None:
+        _builder(plain)
+        return _load_weights(name, read_weights(checkpoint))
+    source, spec = parse_name(plain)
+    found = SOURCES.get(source).load(spec)
+    return with_remedies(found, remedies) if remedies else found
 
 
-def _load(name: str, checkpoint: Path | None) -> Classifier:
-    source, spec = parse_name(name, checkpoint=checkpoint)
-    return SOURCES.get(source).load(spec)
+def build_model(
+    name: str,
+    *,
+    classes: int | None = None,
+    size: int | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> Blueprint:
+    """Builds a model by its name, remedies included, without trained weights.
+
+    Args:
+        name: As for `load_model`.
+        classes: The classifier gets so many outputs; by default its own.
+        size: Side of the images it shall take, in pixels; by default its own.
+        seed: Of the random weights.
+        options: Added to those of the name.
+
+    >>> build_model("timm:resnet10t+circular+aps", classes=5, size=64).module.num_classes
+    5
+    """
+    plain, remedies = split_remedies(name)
+    source, spec = _builder(plain)
+    asked = {**spec.options, **(options or {})}
+    spec = replace(spec, classes=classes, size=size, seed=seed, options=asked)
+    with building(spec):
+        built = source.build(spec)
+        recipe = replace(built.preprocessing, input_size=size or built.preprocessing.input_size)
+        built = replace(built, preprocessing=recipe)
+        answer_logits(built.module)
+        if classes is not None:
+            # Not left to timm, whose start for a few classes has logits ten times as large.
+            replace_classifier(built.module, classes, size=recipe.input_size)
+        return built.with_remedies(remedies) if remedies else built
 
 
-def parse_name(text: str, *, checkpoint: Path | None = None) -> tuple[str, ModelSpec]:
+def _builder(name: str) -> tuple[Builder, ModelSpec]:
+    """The source of a model that can be built without its weights."""
+    kind, spec = parse_name(name)
+    source = SOURCES.get(kind)
+    if not isinstance(source, Builder):
+        raise UsageError(
+            f"{name} holds its weights itself: it cannot be trained, and takes no others, so leave "
+            "--checkpoint out"
+        )
+    return source, spec
+
+
+def _load_weights(name: str, weights: Weights) -> Classifier:
+    """A model with weights from a file; a card beside them says what they are of, and for."""
+    card = weights.card
+    if card is None:
+        built = build_model(name)
+    else:
+        built = build_model(
+            name, classes=card.num_classes, size=card.input_size, options=card.switches
+        )
+        theirs = parse_options(split_remedies(card.architecture)[0])[0]
+        if theirs != built.architecture:
+            raise ModelError(
+                f"{weights.origin} holds the weights of {theirs}, not of {built.architecture}"
+            )
+        recipe = weights.preprocessing or built.preprocessing
+        built = replace(built, preprocessing=recipe, class_names=card.class_names)
+    load_state(built.module, weights.state, origin=weights.origin)
+    return built.classifier()
+
+
+def _load_exported(folder: Path, remedies: str) -> Classifier:
+    """The one set of weights in a folder that training wrote; its card names the model."""
+    weights = read_weights(folder)
+    if weights.card is None:
+        raise ModelError(
+            f"expected the weights of one model with their card in {folder}: name the folder that "
+            "training exported"
+        )
+    name = "+".join(filter(None, (weights.card.architecture, remedies)))
+    found = _load_weights(name, weights)
+    return replace(found, name="+".join(filter(None, (weights.card.name, remedies))))
+
+
+def parse_name(text: str) -> tuple[str, ModelSpec]:
     """Finds the source that a name belongs to."""
     if not text.strip():
         raise UsageError("a model name cannot be empty: see `shiftbench list models`")
@@ -49,11 +145,11 @@ def parse_name(text: str, *, checkpoint: Path | None = None) -> tuple[str, Model
         source, name = prefix, rest
     elif name.endswith(".py"):
         raise UsageError(f"expected FILE.py:FUNCTION, got {text!r}: name the function to call")
-    elif colon and not Path(name).is_dir():
+    elif colon:
         raise unknown_name("model source", prefix, SOURCES)
     else:
         source = "bundled"
-    return source, ModelSpec(text=text, name=name, options=options, checkpoint=checkpoint)
+    return source, ModelSpec(text=text, name=name, options=options)
 
 
 def list_models(pattern: str | None = None) -> list[ModelEntry]:

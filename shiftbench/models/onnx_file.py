@@ -38,8 +38,6 @@ class OnnxSource:
     def load(self, spec: ModelSpec) -> Classifier:
         """Opens the file; its card and the options say what its weights expect."""
         path = Path(spec.name)
-        if spec.checkpoint is not None:
-            raise UsageError(f"{spec.text} holds its weights itself: leave --checkpoint out")
         if not path.is_file():
             raise UsageError(f"no ONNX file {spec.name!r} for the model {spec.text!r}")
         network = OnnxNetwork(path, name=path.name)

@@ -12,13 +12,13 @@ from typing import Any
 from torch import nn
 
 from shiftbench.errors import ModelError, UsageError
-from shiftbench.models.checkpoint import load_state, read_state_dict
+from shiftbench.models.blueprint import Blueprint
 from shiftbench.models.classifier import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     Classifier,
     Preprocessing,
-    as_classifier,
+    as_preprocessing,
     first_line,
 )
 from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, building
@@ -29,6 +29,12 @@ class PythonFileSource:
     """Models that a Python file builds."""
 
     def load(self, spec: ModelSpec) -> Classifier:
+        """The weights are those that the function returns."""
+        blueprint = self.build(spec)
+        with building(spec):
+            return blueprint.classifier()
+
+    def build(self, spec: ModelSpec) -> Blueprint:
         """Imports the file, calls the function with the options, and takes what it returns."""
         file, _, function = spec.name.rpartition(":")
         path = Path(file)
@@ -43,17 +49,14 @@ class PythonFileSource:
                     f"{path.name}:{function} must return a torch module, or a module and its "
                     f"preprocessing; it returned a {type(model).__name__}"
                 )
-            if spec.checkpoint is not None:
-                load_state(model, read_state_dict(spec.checkpoint), origin=str(spec.checkpoint))
-            found = as_classifier(
+            return Blueprint(
                 model,
-                recipe or default_preprocessing(model),
+                as_preprocessing(recipe or default_preprocessing(model)),
                 name=spec.public_text,
+                architecture=f"{path.name}:{function}",
                 source="python",
+                code=path.read_bytes(),
             )
-        # The code decides the answers as much as the weights do: either change is a new model.
-        code = hashlib.sha256(path.read_bytes() + found.digest.encode()).hexdigest()
-        return Classifier(**{**vars(found), "digest": code})
 
     def entries(self) -> Iterable[ModelEntry]:
         """Nothing: the user's files are the user's."""

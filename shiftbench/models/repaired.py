@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
-import torch
-from safetensors.torch import save_file
 from torch import nn
 
-import aft_models
 from aft_models.errors import AftModelsError
-from aft_models.repair import parse, untrained
+from aft_models.repair import parse
 from shiftbench.errors import ModelError, UsageError
-from shiftbench.models.checkpoint import read_state_dict
+from shiftbench.models.blueprint import digest_with, repaired, require_trained
 from shiftbench.models.classifier import Classifier, LogitsOnly, as_classifier
 
 _SUFFIX = re.compile(r"^(.+?)((?:\+[a-z]+(?::\w*)?)+)$")
-LEARNED = "scorer."  # in the names of parameters that only a learned remedy has
 
 
 def split_remedies(text: str) -> tuple[str, str]:
@@ -41,54 +35,33 @@ def split_remedies(text: str) -> tuple[str, str]:
     return found[1], remedies
 
 
-def load_repaired(
-    name: str,
-    remedies: str,
-    checkpoint: Path | None,
-    load: Callable[[str, Path | None], Classifier],
-) -> Classifier:
-    """Loads a model and repairs it; weights keep their names, so either's checkpoint loads.
+def require_one_model(names: Sequence[str]) -> None:
+    """Refuses one file of weights for several models; those that differ in remedies share it.
 
-    Args:
-        name: The model's name without remedies.
-        remedies: As `split_remedies` gives them.
-        checkpoint: Weights of the model, or of the model so repaired.
-        load: Loads a model without remedies.
+    >>> require_one_model(["timm:resnet50", "timm:resnet50+circular+aps"])
+    """
+    models = {split_remedies(name)[0] for name in names}
+    if len(models) != 1:
+        raise UsageError(
+            f"--checkpoint holds the weights of one --model, and {len(models)} were given"
+        )
+
+
+def with_remedies(plain: Classifier, remedies: str) -> Classifier:
+    """A model with its own weights, repaired.
 
     Raises:
         ModelError: It is no network of PyTorch, or a learned remedy lacks its trained weights.
         UsageError: A remedy does not fit the model.
     """
-    state = {} if checkpoint is None else read_state_dict(checkpoint)
-    learned = {key: value for key, value in state.items() if LEARNED in key}
-    with tempfile.TemporaryDirectory() as folder:
-        if learned:  # the model itself knows nothing of them
-            checkpoint = Path(folder, "weights.safetensors")
-            rest = {key: value.contiguous() for key, value in state.items() if key not in learned}
-            save_file(rest, checkpoint)
-        plain = load(name, checkpoint)
     network = plain.module.model if isinstance(plain.module, LogitsOnly) else plain.module
     if not isinstance(network, nn.Module) or not any(True for _ in network.parameters()):
-        raise ModelError(f"remedies change the layers of a PyTorch network, and {name} shows none")
-    side = plain.preprocessing.input_size
-    try:
-        repaired = aft_models.repair(
-            network, *remedies.split("+"), image=torch.zeros(1, 3, side, side)
-        )
-    except AftModelsError as error:
-        raise UsageError(f"{name}+{remedies}: {error}") from error
-    repaired.load_state_dict(learned, strict=False)
-    lacking = untrained(repaired)
-    if lacking:
         raise ModelError(
-            f"{name}+{remedies} has {len(lacking)} learned parameters that no weights fill (such "
-            f"as {lacking[0]}): train it, or give weights of it with --checkpoint"
+            f"remedies change the layers of a PyTorch network, and {plain.name} shows none"
         )
-    return as_classifier(
-        repaired,
-        plain.preprocessing,
-        name=f"{plain.name}+{remedies}",
-        source=plain.source,
-        digest=hashlib.sha256(f"{plain.digest}+{remedies}".encode()).hexdigest(),
-        class_names=plain.class_names,
-    )
+    name = f"{plain.name}+{remedies}"
+    module = repaired(network, remedies, plain.preprocessing.input_size, plain.name)
+    require_trained(module, name)
+    found = as_classifier(module, plain.preprocessing, name=name, source=plain.source)
+    digest = digest_with(plain.digest, remedies)
+    return replace(found, digest=digest, class_names=plain.class_names)

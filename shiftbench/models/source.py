@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from aft_models.errors import AftModelsError
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
+from shiftbench.models.blueprint import Blueprint
 from shiftbench.models.classifier import Classifier, first_line
 from shiftbench.models.network import is_network_error, quick_offline
 from shiftbench.registry import Registry
@@ -25,7 +26,10 @@ class ModelSpec:
     text: str  # as the user wrote it; how records call the model
     name: str  # what the source knows it by
     options: Mapping[str, Any] = field(default_factory=dict)  # what follows the commas
-    checkpoint: Path | None = None  # weights to load instead of the source's own
+    # Asked of a model that is built without its weights, where its architecture leaves a choice.
+    classes: int | None = None
+    size: int | None = None  # side of its images in pixels
+    seed: int = 0  # of its random weights
 
     @property
     def public_text(self) -> str:
@@ -46,11 +50,20 @@ class ModelSource(Protocol):
     """Where models come from."""
 
     def load(self, spec: ModelSpec) -> Classifier:
-        """Builds the model with its weights and its preprocessing."""
+        """The model with the source's own weights and its preprocessing."""
         ...
 
     def entries(self) -> Iterable[ModelEntry]:
         """What can be named; empty where the source cannot know."""
+        ...
+
+
+@runtime_checkable
+class Builder(Protocol):
+    """A source whose models can be trained, and filled with weights from a file."""
+
+    def build(self, spec: ModelSpec) -> Blueprint:
+        """The model without trained weights."""
         ...
 
 
@@ -98,18 +111,26 @@ def take_bool(options: dict[str, Any], key: str, default: bool) -> bool:
     return value
 
 
+def without_weights(spec: ModelSpec) -> dict[str, Any]:
+    """The options of a model that shall not load weights of its own."""
+    options = dict(spec.options)
+    if take_bool(options, "pretrained", False):
+        raise UsageError(f"{spec.text} is given other weights: leave pretrained=true out")
+    return options
+
+
 @contextmanager
 def building(spec: ModelSpec, *, hub: bool = False) -> Iterator[None]:
     """Builds with fixed randomness, and words the errors of a library in one sentence.
 
     `hub`: files may come from the Hugging Face hub.
 
-    Untrained weights come from one seed, so that every process of a run, and a resumed run, has
-    the same ones; the caller's own random state is left as it was.
+    Untrained weights come from the spec's seed, so that every process of a run, and a resumed run,
+    has the same ones; the caller's own random state is left as it was.
     """
     try:
         with torch.random.fork_rng(devices=[]), quick_offline() if hub else nullcontext():
-            torch.default_generator.manual_seed(0)
+            torch.default_generator.manual_seed(spec.seed)
             yield
     except ShiftbenchError:
         raise

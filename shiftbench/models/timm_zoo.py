@@ -6,13 +6,20 @@ from collections.abc import Iterable
 
 import timm
 from timm.data import resolve_model_data_config
-from timm.models import is_model, is_model_pretrained
+from timm.models import get_pretrained_cfg_value, is_model, is_model_pretrained
 from torch import nn
 
 from shiftbench.errors import UsageError
-from shiftbench.models.checkpoint import load_state, read_state_dict
+from shiftbench.models.blueprint import Blueprint
 from shiftbench.models.classifier import Classifier, Preprocessing, as_classifier, square
-from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, building, take_bool
+from shiftbench.models.source import (
+    SOURCES,
+    ModelEntry,
+    ModelSpec,
+    building,
+    take_bool,
+    without_weights,
+)
 from shiftbench.registry import unknown_name
 
 REMOTE = ("hf-hub:", "hf_hub:", "local-dir:")  # timm's own schemes: nothing to look up here
@@ -32,36 +39,48 @@ def timm_preprocessing(model: nn.Module, img_size: int | None = None) -> Preproc
 
 
 class TimmSource:
-    """Models by their timm name, pretrained unless a checkpoint or `pretrained=false` is given."""
+    """Models by their timm name, pretrained unless `pretrained=false` is given."""
 
     def load(self, spec: ModelSpec) -> Classifier:
         """Builds a timm model; the options go to `timm.create_model`."""
         options = dict(spec.options)
-        pretrained = take_bool(options, "pretrained", spec.checkpoint is None)
-        if not spec.name.startswith(REMOTE):
-            self._check(spec, pretrained)
-        with building(spec, hub=pretrained):
-            model = timm.create_model(spec.name, pretrained=pretrained, **options)
-            if spec.checkpoint is not None:
-                load_state(model, read_state_dict(spec.checkpoint), origin=str(spec.checkpoint))
-            recipe = timm_preprocessing(model, options.get("img_size"))
-            return as_classifier(model, recipe, name=spec.text, source="timm")
-
-    def _check(self, spec: ModelSpec, pretrained: bool) -> None:
-        if not is_model(spec.name):
-            raise unknown_name("timm model", spec.name, timm.list_models())
+        pretrained = take_bool(options, "pretrained", True)
+        remote = _is_remote(spec)
         # timm itself only logs that there are no weights, and goes on with random ones.
-        if pretrained and not is_model_pretrained(spec.name):
+        if pretrained and not remote and not is_model_pretrained(spec.name):
             raise UsageError(
                 f"timm has no pretrained weights for {spec.name!r}: give a file with --checkpoint, "
                 f"or ask for random weights with timm:{spec.name},pretrained=false"
             )
+        with building(spec, hub=pretrained):
+            model = timm.create_model(spec.name, pretrained=pretrained, **options)
+            recipe = timm_preprocessing(model, options.get("img_size"))
+            return as_classifier(model, recipe, name=spec.text, source="timm")
+
+    def build(self, spec: ModelSpec) -> Blueprint:
+        """Builds it with random weights, for the image size that is asked for."""
+        options = without_weights(spec)
+        remote = _is_remote(spec)
+        if spec.size and not remote and get_pretrained_cfg_value(spec.name, "fixed_input_size"):
+            options.setdefault("img_size", spec.size)
+        with building(spec, hub=remote):
+            model = timm.create_model(spec.name, pretrained=False, **options)
+            recipe = timm_preprocessing(model, options.get("img_size"))
+        return Blueprint(model, recipe, spec.text, f"timm:{spec.name}", "timm")
 
     def entries(self) -> Iterable[ModelEntry]:
         """Every timm model that is timm's own."""
         for name in timm.list_models(exclude_filters=[]):
             if not timm.model_entrypoint(name).__module__.startswith("aft_models"):
                 yield ModelEntry(f"timm:{name}", "timm", is_model_pretrained(name))
+
+
+def _is_remote(spec: ModelSpec) -> bool:
+    """Whether the hub knows the model; else timm must."""
+    remote = spec.name.startswith(REMOTE)
+    if not remote and not is_model(spec.name):
+        raise unknown_name("timm model", spec.name, timm.list_models())
+    return remote
 
 
 SOURCES.register("timm", TimmSource())

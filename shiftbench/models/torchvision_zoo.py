@@ -9,9 +9,16 @@ from typing import Any
 import torchvision
 from torchvision.models import get_model, get_model_weights, list_models
 
-from shiftbench.models.checkpoint import load_state, read_state_dict
+from shiftbench.models.blueprint import Blueprint
 from shiftbench.models.classifier import Classifier, Preprocessing, as_classifier, square
-from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, building, take_bool
+from shiftbench.models.source import (
+    SOURCES,
+    ModelEntry,
+    ModelSpec,
+    building,
+    take_bool,
+    without_weights,
+)
 from shiftbench.registry import unknown_name
 
 # Two models carry weights from TensorFlow and undo torchvision's normalisation in front of them.
@@ -27,31 +34,42 @@ class TorchvisionSource:
 
     def load(self, spec: ModelSpec) -> Classifier:
         """Builds a torchvision model; options besides `weights` and `pretrained` go to it."""
-        names = list_models(module=torchvision.models)
-        if spec.name not in names:
-            raise unknown_name("torchvision classifier", spec.name, names)
         options = dict(spec.options)
-        pretrained = take_bool(options, "pretrained", spec.checkpoint is None)
-        tags = get_model_weights(spec.name)
-        tag = options.pop("weights", "DEFAULT")
-        if tag not in tags.__members__:
-            raise unknown_name(f"weights of {spec.name}", str(tag), tags.__members__)
-        if spec.checkpoint is not None and spec.name in FROM_TENSORFLOW:
-            options = {**FROM_TENSORFLOW[spec.name], **options}
+        pretrained = take_bool(options, "pretrained", True)
+        weights = _take_weights(spec, options)
         with building(spec):
-            model = get_model(spec.name, weights=tags[tag] if pretrained else None, **options)
-            if spec.checkpoint is not None:
-                load_state(model, read_state_dict(spec.checkpoint), origin=str(spec.checkpoint))
-            recipe = _preprocessing(tags[tag].transforms())
-            names = tags[tag].meta["categories"]
+            model = get_model(spec.name, weights=weights if pretrained else None, **options)
+            recipe = _preprocessing(weights.transforms())
             found = as_classifier(model, recipe, name=spec.text, source="torchvision")
-        # Weights of the user's own with as many classes may be of other ones.
-        return replace(found, class_names=tuple(names)) if pretrained else found
+        names = tuple(weights.meta["categories"])
+        return replace(found, class_names=names) if pretrained else found
+
+    def build(self, spec: ModelSpec) -> Blueprint:
+        """Builds it with random weights; they may be of other classes than torchvision's."""
+        options = without_weights(spec)
+        weights = _take_weights(spec, options)
+        options = {**FROM_TENSORFLOW.get(spec.name, {}), **options}
+        with building(spec):
+            model = get_model(spec.name, weights=None, **options)
+            recipe = _preprocessing(weights.transforms())
+        return Blueprint(model, recipe, spec.text, f"tv:{spec.name}", "torchvision")
 
     def entries(self) -> Iterable[ModelEntry]:
         """Every classifier of torchvision."""
         for name in list_models(module=torchvision.models):
             yield ModelEntry(f"tv:{name}", "torchvision", True)
+
+
+def _take_weights(spec: ModelSpec, options: dict[str, Any]) -> Any:
+    """Removes the tag of the weights from the options; the weights know their preprocessing."""
+    names = list_models(module=torchvision.models)
+    if spec.name not in names:
+        raise unknown_name("torchvision classifier", spec.name, names)
+    tags = get_model_weights(spec.name)
+    tag = options.pop("weights", "DEFAULT")
+    if tag not in tags.__members__:
+        raise unknown_name(f"weights of {spec.name}", str(tag), tags.__members__)
+    return tags[tag]
 
 
 def _preprocessing(transforms: Any) -> Preprocessing:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from repair_cases import calibrated
 from shifted_models import changes, scene
-from timm.layers import BlurPool2d, StdConv2d, create_conv2d, create_pool2d
+from timm.layers import BlurPool2d, SpaceToDepth, StdConv2d, create_conv2d, create_pool2d
 from timm.layers.std_conv import ScaledStdConv2dSame
 from torch import Tensor, nn
 
@@ -389,6 +389,23 @@ def test_up_sampling_puts_pixels_back_where_they_were() -> None:
     assert max(changes(model, x, [(1, 0), (2, 3), (-5, 7)])) < 1e-12
 
 
+@pytest.mark.parametrize("first", [nn.PixelUnshuffle(4), SpaceToDepth(4)])
+def test_blocks_begin_where_the_image_says(first: nn.Module) -> None:
+    layers = [copy.deepcopy(first), nn.Conv2d(48, 4, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
+    model, x = repair(nn.Sequential(*layers).double(), "circular", "aps"), image()
+    assert max(changes(model, x, [(1, 0), (2, 3), (-5, 7)])) < 1e-12
+
+
+@pytest.mark.parametrize("padding", [1, (-1, 1, -1, 1), (2, 0, 1, 1)])
+def test_a_padding_layer_leaves_its_move(padding: int | tuple[int, ...]) -> None:
+    pad, conv = nn.ZeroPad2d(padding), nn.Conv2d(3, 4, 3).double()
+    x = image(12)
+    inside = conv(pad(x))[:, :, 2:7, 2:7]  # where the border is out of sight
+    model = repair(nn.Sequential(pad, conv), "circular")
+    torch.testing.assert_close(model(x)[:, :, 2:7, 2:7], inside)
+    assert model(x).shape[2:] == x.shape[2:]
+
+
 def test_a_flattened_head_sees_its_map_in_one_place() -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
@@ -548,9 +565,10 @@ def test_anchor_makes_patches_begin_in_the_same_place() -> None:
 
 
 def test_layers_that_sub_sample_by_no_window_are_told() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.PixelUnshuffle(2), nn.AdaptiveMaxPool2d(1))
-    report = reports(repair(model, "aps"))[0]
-    assert [obstacle.where for obstacle in report.unchanged] == ["1"]
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.PixelUnshuffle(2), nn.LPPool2d(2, 2))
+    for remedy, left in (("aps", ["2"]), ("flc", ["1", "2"])):
+        report = reports(repair(model, remedy))[0]
+        assert [obstacle.where for obstacle in report.unchanged] == left
 
 
 class Functional(nn.Module):

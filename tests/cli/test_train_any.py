@@ -1,0 +1,274 @@
+"""`shiftbench train` takes models of every source, with remedies, and leaves what `run` takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from aft_models.repair import reports
+from aft_models.weights import list_weights, weights_card
+from shiftbench.models import build_model, load_model
+from shiftbench_cli.main import main
+
+CLASSES = ("apple", "beech", "cherry")
+SMALL = "mobilenetv3_small_050"
+NET = """
+from torch import nn
+
+def build(width=8):
+    net = nn.Sequential(
+        nn.Conv2d(3, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU(),
+        nn.Conv2d(width, width, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(width, 10),
+    )
+    return net, {"input_size": 24, "mean": (0.4,) * 3, "std": (0.3,) * 3}
+"""
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> str:
+    """A folder per class, of 40 px images that differ in colour."""
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 8), ("val", 4)):
+        for index, name in enumerate(CLASSES):
+            folder = tmp_path / "photos" / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = draw.integers(0, 80, (40, 40, 3), dtype=np.uint8)
+                pixels[..., index] += 150
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    return f"folder:{tmp_path / 'photos'}"
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    (tmp_path / "net.py").write_text(NET)
+    return f"{tmp_path / 'net.py'}:build"
+
+
+def call(*words: str, code: int = 0, capture: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    out, err = capture.readouterr()
+    assert ended.value.code == code, err
+    return out, err
+
+
+def train(
+    model: str, data: str, folder: Path, *more: str, code: int = 0, capture: pytest.CaptureFixture
+) -> tuple[str, str]:
+    settings = ("epochs=1", "batch_size=12", "warmup_epochs=0", "lr=1e-3")
+    few = [word for setting in settings for word in ("--set", setting)]
+    required = ["train", "-m", model, "-d", data, "--recipe", "finetune", "-o", str(folder)]
+    rest = ["--shift-every", "0", "--shift-images", "6", "-j", "0", "--device", "cpu", *more]
+    return call(*required, *few, *rest, code=code, capture=capture)
+
+
+def run(
+    model: str, export: Path, data: str, records: Path, capture: pytest.CaptureFixture[str]
+) -> dict:
+    words = ["run", "-m", model, "--checkpoint", str(export), "-d", data, "-o", str(records)]
+    few = ["--attack", "integer", "--max-shift", "1", "-j", "0", "--device", "cpu", "-q"]
+    out, _ = call(*words, *few, "--format", "json", capture=capture)
+    return json.loads(out)
+
+
+def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
+    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(3)
+    original = timm.create_model(SMALL, num_classes=20)
+    torch.save({"state_dict": original.state_dict()}, tmp_path / "w.pth")
+    name, out = f"timm:{SMALL}+blurpool", tmp_path / "run"
+    more = ("--checkpoint", str(tmp_path / "w.pth"), "--set", "image_size=32")
+    _, err = train(name, photos, out, *more, capture=capsys)
+    assert "new, to be learnt: classifier.bias, classifier.weight" in err
+
+    (stem,) = list_weights(out / "export")
+    card = weights_card(stem, out / "export")
+    assert (card.architecture, card.input_size, card.num_classes) == (name, 32, 3)
+    assert card.class_names == CLASSES
+    found = load_model(name, checkpoint=out / "export")
+    assert (found.name, found.preprocessing.input_size) == (name, 32)
+    assert [r.remedy for r in reports(found.module.model)] == ["blurpool"]
+    weights = load_file(out / "export" / f"{stem}.safetensors")
+    state = found.module.model.state_dict()
+    assert all(torch.equal(state[key], value) for key, value in weights.items())
+    assert weights.keys() == original.state_dict().keys()
+    # It went on from the checkpoint: a few steps at 1e-3 leave the stem close to it.
+    start = original.state_dict()["conv_stem.weight"]
+    assert (weights["conv_stem.weight"] - start).abs().max() < 0.02
+
+    # The weights fit the original too, and the folder alone names its model.
+    assert load_model(f"timm:{SMALL}", checkpoint=out / "export").num_classes == 3
+    alone = load_model(str(out / "export"))
+    assert (alone.digest, alone.name) == (found.digest, card.name)
+
+    records = tmp_path / "records"
+    run(name, out / "export", photos, records, capsys)
+    place = [str(path.parent) for path in records.rglob("record.json")]
+    again = ("-m", name, "--checkpoint", str(out / "export"), "-d", photos, "--images", "3")
+    text, _ = call("verify", *place, *again, capture=capsys)
+    assert "3 images measured again, all alike" in text
+    few = ("--checkpoint", str(out / "export"), "-d", photos, "--images", "2")
+    text, _ = call("audit", "-m", name, *few, "--format", "json", capture=capsys)
+    assert json.loads(text)
+
+
+def test_the_same_command_goes_on_and_repeats_itself(
+    photos: str, net: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = [
+        train(f"{net}+af", photos, tmp_path / folder, "--format", "json", capture=capsys)[0]
+        for folder in ("one", "one", "two")
+    ]
+    scores = [json.loads(text)["scores"] for text in results]
+    assert scores[0] == scores[1] == scores[2]
+    files = [next((tmp_path / f / "export").glob("*.safetensors")) for f in ("one", "two")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    other = ("--seed", "1")
+    train(f"{net}+af", photos, tmp_path / "three", *other, capture=capsys)
+    third = next((tmp_path / "three" / "export").glob("*.safetensors"))
+    assert third.read_bytes() != files[0].read_bytes()
+
+
+def test_a_model_of_a_file_with_a_learned_remedy(
+    photos: str, net: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"{net},width=6+circular+lps"
+    train(name, photos, tmp_path / "run", capture=capsys)
+    export = tmp_path / "run" / "export"
+    (stem,) = list_weights(export)
+    card = weights_card(stem, export)
+    assert card.architecture == "net.py:build,width=6+circular+lps"  # no folder of this machine
+    assert (card.input_size, card.mean, card.num_classes) == (24, (0.4,) * 3, 3)
+    assert any("scorer" in key for key in load_file(export / f"{stem}.safetensors"))
+    found = load_model(name, checkpoint=export)
+    images = torch.rand(2, 3, 24, 24)
+    torch.testing.assert_close(found(images.roll((3, 1), (2, 3))), found(images))
+    with pytest.raises(SystemExit):
+        main(["run", "-m", name, "-d", photos, "-o", str(tmp_path / "r")])
+    assert "learned parameters that no weights fill" in capsys.readouterr().err
+    assert run(name, export, photos, tmp_path / "records", capsys)
+
+
+def test_models_of_transformers_and_torchvision_are_trained(
+    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ResNetConfig(
+        num_labels=7, embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic"
+    )
+    torch.manual_seed(0)
+    folder = tmp_path / "tiny"
+    transformers.ResNetForImageClassification(config).save_pretrained(folder)
+    size = ("--set", "image_size=32")
+    for model, more in ((f"hf:{folder}+circular", ("--pretrained",)), ("tv:squeezenet1_1", ())):
+        out = tmp_path / model[:2]
+        train(model, photos, out, *size, *more, capture=capsys)
+        found = load_model(model, checkpoint=out / "export")
+        assert (found.num_classes, found.class_names) == (3, CLASSES)
+        assert found(torch.rand(1, 3, 32, 32)).shape == (1, 3)
+
+
+def test_a_transformer_is_built_for_the_images_of_its_recipe(
+    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "timm:vit_tiny_patch16_224,depth=1+canonical"
+    train(name, photos, tmp_path / "run", "--set", "image_size=32", capture=capsys)
+    found = load_model(name, checkpoint=tmp_path / "run" / "export")
+    assert found.preprocessing.input_size == 32
+    assert found(torch.rand(1, 3, 32, 32)).shape == (1, 3)
+
+
+def test_bundled_models_take_remedies(
+    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "xcit_pico_6_p8.scenes+canonical"
+    train(name, photos, tmp_path, "--pretrained", "--set", "image_size=32", capture=capsys)
+    (stem,) = list_weights(tmp_path / "export")
+    assert weights_card(stem, tmp_path / "export").architecture == "xcit_pico_6_p8+canonical"
+    assert load_model("xcit_pico_6_p8+canonical", checkpoint=tmp_path / "export").num_classes == 3
+
+
+def test_random_weights_follow_the_seed() -> None:
+    first, again, other = (
+        build_model(f"timm:{SMALL}+lps", classes=3, size=32, seed=seed).module.state_dict()
+        for seed in (0, 0, 1)
+    )
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    for key in ("conv_stem.weight", "classifier.weight", "conv_stem.scorer.first"):
+        assert not torch.equal(first[key], other[key])
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "complaint"),
+    [
+        (f"timm:{SMALL}+blurpol", (), "unknown remedy 'blurpol'. Did you mean 'blurpool'?"),
+        (f"timm:{SMALL}+aps+af", (), "contradict each other"),
+        ("timm:mobilenetv3_smal_050", (), "unknown timm model"),
+        (f"timm:{SMALL}", ("--checkpoint", "WRONG"), "the weights do not fit the model: "),
+        (f"timm:{SMALL}", ("--checkpoint", "NOWHERE"), "no checkpoint at"),
+        (f"timm:{SMALL},pretrained=true", (), "leave pretrained=true out"),
+        ("onnx:net.onnx", (), "onnx:net.onnx holds its weights itself: it cannot be trained"),
+        ("nets.py:build", (), "no Python file 'nets.py'"),
+        (".", (), "is a folder: name the model with -m"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(
+    photos: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    more: tuple[str, ...],
+    complaint: str,
+) -> None:
+    wrong = timm.create_model("resnet10t", num_classes=3)
+    torch.save(wrong.state_dict(), tmp_path / "wrong.pth")
+    places = {"WRONG": str(tmp_path / "wrong.pth"), "NOWHERE": str(tmp_path / "nowhere.pth")}
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "train",
+                "-m",
+                model,
+                "-d",
+                photos,
+                "--recipe",
+                "finetune",
+                "-o",
+                str(tmp_path / "o"),
+                "--set",
+                "image_size=32",
+                "--device",
+                "cpu",
+                *(places.get(w, w) for w in more),
+            ]
+        )
+    _, err = capsys.readouterr()
+    assert ended.value.code in (1, 2)
+    assert complaint in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_weights_of_another_model_or_of_other_classes_are_refused(
+    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    train(f"timm:{SMALL}", photos, out, "--set", "image_size=32", capture=capsys)
+    words = ["--checkpoint", str(out / "export"), "-o", str(tmp_path / "r"), "-d"]
+    _, err = call("run", "-m", "timm:resnet10t", *words, photos, code=1, capture=capsys)
+    assert f"holds the weights of timm:{SMALL}, not of timm:resnet10t" in err
+    with pytest.raises(SystemExit):
+        main(["run", "-m", f"timm:{SMALL}", *words, "scenes"])
+    err = capsys.readouterr().err
+    assert "3" in err
+    assert "classes" in err
+    assert len(err.strip().splitlines()) == 1
