@@ -31,6 +31,11 @@ from shiftbench_cli import options, scoreboard
 @click.option("--sort", default=DEFAULT_SORT, show_default=True, help="Column to sort by.")
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option("--max-shift", type=click.IntRange(min=0), help="Radius of the adversarial columns.")
+@click.option(
+    "--columns",
+    metavar="NAME,...",
+    help="Columns besides the model, such as top1,adversarial_crop. Default: all; not for html.",
+)
 @click.option("-d", "--data", help="Only records of this data set.")
 @click.option("-m", "--model", "models", multiple=True, help="Only this model; repeatable.")
 @click.option(
@@ -52,6 +57,7 @@ def command(
     sort: str,
     reverse: bool,
     max_shift: int | None,
+    columns: str | None,
     data: str | None,
     models: tuple[str, ...],
     intervals: bool | None,
@@ -63,6 +69,11 @@ def command(
     records = load_records(folders or [Path("results/runs")])
     records = of_models(of_data(records, data), models)
     tables = build_tables(records, sort=sort, reverse=reverse, max_shift=max_shift)
+    if columns is not None:
+        if kind == "html":
+            raise UsageError("the page chooses its columns itself: leave --columns out")
+        names = [name.strip() for name in columns.split(",")]
+        tables = [table.only(names) for table in tables]
     if update is not None:
         changed = update_between_markers(update, to_markdown(tables, intervals is not False))
         click.echo(f"{update}: {'updated' if changed else 'up to date'}", err=True)

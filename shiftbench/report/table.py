@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -113,6 +113,15 @@ class Table:
     rows: tuple[Row, ...]
     sort: str = "model"  # the column that the rows are ordered by
     descending: bool = False
+
+    def only(self, names: Sequence[str]) -> Table:
+        """The table with the models and some other columns, in this order."""
+        by_name = {column.name: column for column in self.columns}
+        for name in names:
+            if name not in by_name:
+                raise unknown_name("column", name, by_name)
+        chosen = dict.fromkeys(["model", *names])
+        return replace(self, columns=tuple(by_name[name] for name in chosen))
 
     def measured_columns(self) -> list[Column]:
         """The columns that hold scores, without those that are empty in every row."""
