@@ -46,6 +46,7 @@ def export_onnx(module: nn.Module, input_shape: tuple[int, int, int]) -> bytes:
             graph = torch.export.export(
                 module, (images,), dynamic_shapes=({0: batch},), strict=False
             ).run_decompositions({torch.ops.aten.unbind.int: _unbind})
+            _broadcast_divisors(graph.graph)
             program = torch.onnx.export(
                 graph,
                 input_names=[INPUT],
@@ -69,6 +70,18 @@ def _unbind(x: Tensor, dim: int = 0) -> list[Tensor]:
     Attention is where it counts: queries, keys and values are unbound from one tensor.
     """
     return [x.select(dim, i) for i in range(x.shape[dim])]
+
+
+def _broadcast_divisors(graph: torch.fx.Graph) -> None:
+    """Divides by what `F.normalize` expands without expanding it: division broadcasts itself."""
+    aten = torch.ops.aten
+    for node in graph.find_nodes(op="call_function", target=aten.expand.default):
+        for user in list(node.users):
+            if user.target is aten.div.Tensor and user.args[1] is node:
+                divided = user.args[0].meta["val"]
+                if divided.shape == node.meta["val"].shape:
+                    user.replace_input_with(node, node.args[0])
+    graph.eliminate_dead_code()
 
 
 @contextmanager
