@@ -23,6 +23,8 @@ from shiftbench.statistics import Score
 # Wide enough not to fold cells when piped to a file, where there is no terminal to ask.
 PIPED_WIDTH = 200
 
+SMALLEST_P = 1e-12  # below it a table only says so
+
 
 def stdout() -> Console:
     """A console on stdout that never folds a piped table."""
@@ -89,6 +91,11 @@ def print_table(
     stdout().print(table)
 
 
+def _p_value(p: float) -> str:
+    """A p value for people, who gain nothing from the digits of a tiny one."""
+    return f"p={p:.2g}" if p >= SMALLEST_P else f"p<{SMALLEST_P:.0e}"
+
+
 def print_comparison(comparison: Comparison) -> None:
     """Prints two models side by side to stdout, differences in points."""
     console = stdout()
@@ -108,7 +115,7 @@ def print_comparison(comparison: Comparison) -> None:
                 _below(found.first, bound=found.bound),
                 _below(found.second, bound=found.bound),
                 f"{difference}\n[{low}, {high}]",
-                f"{paired.only_first} / {paired.only_second}\np={paired.p_value:.2g}",
+                f"{paired.only_first} / {paired.only_second}\n{_p_value(paired.p_value)}",
             ]
         )
     columns = ["score", "first", "second", "second\n- first", "only one\np value"]
