@@ -16,9 +16,9 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 # Networks this small do not fill two threads: two processes are more than twice as fast as one.
-# Half of the protocol's radius is a quarter of its offsets; without --max-shift the records grow to the whole.
+# Three attacks at half of the protocol's radius: without the options the records grow to the whole of it.
 demo: install
-	$(BIN)/shiftbench run --max-shift 3 --nproc 2 --output $(DEMO)/runs
+	$(BIN)/shiftbench run -a half -a crop -a camera --max-shift 3 --nproc 2 --output $(DEMO)/runs
 	$(BIN)/shiftbench leaderboard $(DEMO)/runs --output $(DEMO)/leaderboard.csv
 	$(BIN)/shiftbench leaderboard $(DEMO)/runs --output $(DEMO)/leaderboard.html
 	$(BIN)/shiftbench plot $(DEMO)/runs --output $(DEMO)/curves.png
