@@ -120,7 +120,7 @@ def _narrow(
     for part in _parts(widths, width - name_width):
         lines += [_groups(columns, widths, part, name_width), Text("model".ljust(name_width))]
         for i in part:
-            lines[-1].append(f" {_title(columns[i])[: widths[i]]:>{widths[i]}}")
+            lines[-1].append(f" {_cut(_title(columns[i]), widths[i]):>{widths[i]}}")
         lines.append(Text("─" * len(lines[-1])))
         for name, scores in zip(names, body, strict=True):
             line = Text(name[:name_width].ljust(name_width))
@@ -129,6 +129,10 @@ def _narrow(
             rest = range(name_width, len(name), name_width)
             lines += [line, *(Text(name[i : i + name_width]) for i in rest)]
     return lines
+
+
+def _cut(title: str, width: int) -> str:
+    return title if len(title) <= width else f"{title[: width - 1]}."
 
 
 def _groups(
