@@ -110,6 +110,9 @@ def _narrow(
     body = [[_score(cell, star) for cell in row] for row in cells]
     least = [_width(map(str, scores)) for scores in zip(*body, strict=True)]
     widths = [max(len(_title(c)), room) for c, room in zip(columns, least, strict=True)]
+    for group, members in groupby(range(len(columns)), key=lambda i: columns[i].group):
+        inside = list(members)  # wide enough for what stands above them
+        widths[inside[0]] += max(0, len(group) + 1 - sum(widths[i] + 1 for i in inside))
     room = width - _width(["model", *names])
     while sum(widths) + len(widths) > room and widths != least:
         loose = [i for i, w in enumerate(widths) if w > least[i]]
