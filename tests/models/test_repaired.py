@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import aft_models
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models import load_model
-from shiftbench.models.repaired import split_remedies
+from shiftbench.models.repaired import require_one_model, split_remedies
 
 NAME = "timm:resnet10t,pretrained=false"
 
@@ -70,3 +70,9 @@ def test_remedies_that_do_not_fit_are_one_sentence(text: str, words: str) -> Non
     with pytest.raises(UsageError, match=words) as caught:
         load_model(text)
     assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_serves_one_model_and_its_remedies() -> None:
+    require_one_model([NAME, f"{NAME}+circular", f"{NAME}+circular+aps"])
+    with pytest.raises(UsageError, match="of one --model, and 2 were given"):
+        require_one_model([NAME, "timm:resnet18+circular"])
