@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= demo-output
+JOBS ?= 2
 
-.PHONY: install demo test lint format bench clean
+.PHONY: install demo leaderboard test test-slow lint format bench docs notebooks clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.installed
@@ -15,14 +16,27 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 # Networks this small do not fill two threads: two processes are more than twice as fast as one.
+# Three attacks at half of the protocol's radius: without the options the records grow to the whole of it.
 demo: install
-	$(BIN)/shiftbench run --nproc 2 --output $(DEMO)/runs
+	$(BIN)/shiftbench run -a half -a crop -a camera --max-shift 3 --nproc 2 --output $(DEMO)/runs
 	$(BIN)/shiftbench leaderboard $(DEMO)/runs --output $(DEMO)/leaderboard.csv
 	$(BIN)/shiftbench leaderboard $(DEMO)/runs --output $(DEMO)/leaderboard.html
 	$(BIN)/shiftbench plot $(DEMO)/runs --output $(DEMO)/curves.png
 
+# The board is results/records: this checks it and rebuilds everything that is made from it.
+leaderboard: install
+	$(BIN)/shiftbench verify results/records
+	$(BIN)/shiftbench leaderboard results/records --update README.md --columns top1,adversarial_crop,adversarial_half
+	$(BIN)/shiftbench leaderboard results/records --update results/README.md --output results/leaderboard.csv
+	$(BIN)/shiftbench leaderboard results/records --output results/leaderboard.html
+
+# Tiny networks gain nothing from threads: two single-threaded processes share the files of tests.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 test: install
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-slow: install
+	$(PYTEST) -m 'slow and not network'
 
 lint: install
 	$(BIN)/ruff format --check .
@@ -36,8 +50,19 @@ format: install
 bench: install
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/run.py
+
+# The site goes to build/site; a broken link or an unreadable docstring is an error.
+docs: install
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+# Runs the tutorials again and keeps their outputs.
+notebooks: install
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python docs/tutorials/execute.py
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

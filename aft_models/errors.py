@@ -1,11 +1,11 @@
-"""The one error of this package that is the caller's to mend, and how it words unknown names."""
+"""The one error of this package that callers can fix, and its message for unknown names."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class AftModelsError(ValueError):
-    """A model, layer, checkpoint or training request that cannot be; it says what to do."""
+    """An invalid model, layer, checkpoint or training request; the message says what to do."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, shown: int = 12) -> str:

@@ -20,7 +20,7 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], object]) -> None:
             content(temporary)
         else:
             temporary.write_bytes(content)
-        with temporary.open("rb") as file:
+        with temporary.open("r+b") as file:  # Windows flushes only what may be written
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:

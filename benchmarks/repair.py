@@ -3,7 +3,7 @@
     python benchmarks/repair.py                          # ResNet-50 and EfficientNet-Lite0
     python benchmarks/repair.py --models resnet18 --remedies blurpool circular+aps
 
-Every figure is a ratio within this process, of the processor time of one thread: a candidate runs
+Every figure is a ratio within this process, of the CPU time of one thread: a candidate runs
 between two runs of the original, and the median over the rounds counts. A remedy that does not fit
 a model is left out.
 """

@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: each says what was expected, what came and what to do."""
+"""Errors the user can fix: each says what was expected, what was found and what to do."""
 
 
 class ShiftbenchError(Exception):
@@ -8,7 +8,7 @@ class ShiftbenchError(Exception):
 
 
 class UsageError(ShiftbenchError):
-    """The request itself cannot be: an unknown name, an option out of range, a grid too wide."""
+    """An invalid request: an unknown name, an option out of range, a grid too wide."""
 
     exit_code = 2
 

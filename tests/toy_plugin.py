@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from shiftbench.datasets.base import SOURCES as DATA_SOURCES
 from shiftbench.datasets.base import Request, Source
 from shiftbench.grid import Grid, Offset
+from shiftbench.logs import LOGS, Sink
 from shiftbench.measure.attacks import ATTACKS, Attack
 from shiftbench.measure.metric import METRICS, NEAR_TIE, PASSES, Metric, Shard, column
 from shiftbench.models.classifier import Classifier, as_classifier
@@ -118,7 +121,24 @@ def _load(request: Request) -> Noise:
 
 
 DATA_SOURCES.register("noise", Source("noise", "twenty images of noise", _load))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A line per number."""
+
+    file: Path
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        with self.file.open("a") as out:
+            out.writelines(f"{step} {name} {value}\n" for name, value in values.items())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+LOGS.register("lines", Sink("io", lambda folder, name, about: Lines(folder / "lines.txt")))
 FORMATS.register(
     "names",
-    Format((".names",), lambda tables, _: "".join(c.name + "\n" for c in tables[0].columns)),
+    Format((".names",), lambda board: "".join(c.name + "\n" for c in board.tables[0].columns)),
 )

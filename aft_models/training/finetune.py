@@ -14,7 +14,7 @@ SHOWN = 6  # how many keys an error lists
 
 
 def load_backbone(model: nn.Module, weights: Mapping[str, Tensor], *, size: int = 224) -> list[str]:
-    """Loads trained weights; the classifier stays new where its classes are others.
+    """Loads trained weights; a classifier with another number of classes is not loaded.
 
     Args:
         model: Any classifier.

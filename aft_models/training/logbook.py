@@ -1,12 +1,11 @@
-"""What a run leaves to read: a row per epoch, TensorBoard events, a picture of the curves."""
+"""What a run leaves to read: a row per epoch, and a picture of the curves."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from aft_models.files import write_atomic
 
@@ -25,30 +24,6 @@ def write_log(path: Path, rows: Sequence[Row]) -> None:
 
 def _short(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.6g}"
-
-
-class TensorBoard:
-    """Writes scalars where the package `tensorboard` is installed, else nothing."""
-
-    def __init__(self, folder: Path, *, first_epoch: int = 0) -> None:
-        self._writer: Any = None
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            return
-        # Events at or after `purge_step` belong to an epoch that a kill cut short.
-        self._writer = SummaryWriter(str(folder), purge_step=first_epoch + 1)
-
-    def write(self, row: Mapping[str, float]) -> None:
-        """Writes the columns of one epoch."""
-        if self._writer is not None:
-            for name, value in row.items():
-                self._writer.add_scalar(name, value, int(row["epoch"]))
-
-    def close(self) -> None:
-        """Flushes what is left."""
-        if self._writer is not None:
-            self._writer.close()
 
 
 def draw_curves(path: Path, rows: Sequence[Row], title: str) -> None:

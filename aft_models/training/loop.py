@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
 from aft_models.training.data import Batch, Batches, mixed_seed
-from aft_models.training.logbook import Row, TensorBoard, draw_curves, write_log
+from aft_models.training.logbook import Row, draw_curves, write_log
 from aft_models.training.machine import Machine
 from aft_models.training.meter import Meter, Progress
 from aft_models.training.mixing import Mixing
@@ -42,6 +42,10 @@ Evaluate = Callable[[nn.Module, int], Mapping[str, float]]
 """Called by every process after each epoch with the model in eval mode and the number of finished
 epochs; returns the same scores (fractions) everywhere. `accuracy` decides which epoch is best."""
 
+Log = Callable[[int, Mapping[str, float]], None]
+"""Called by the leading process after each epoch with the number of finished epochs and the rest of
+its row: TensorBoard's `add_scalar` in a loop, or whatever else keeps numbers."""
+
 
 def train(
     model: nn.Module,
@@ -53,6 +57,7 @@ def train(
     processes: Processes | None = None,
     evaluate: Evaluate | None = None,
     report: Callable[[Progress], None] | None = None,
+    log: Log | None = None,
     resume: bool = True,
 ) -> Outcome:
     """Trains `model` to the end of its recipe, from the last checkpoint in `folder` if any.
@@ -66,7 +71,6 @@ def train(
     elif run.processes.leads:
         folder.mkdir(parents=True, exist_ok=True)
     run.processes.wait()
-    board = TensorBoard(folder, first_epoch=run.epoch) if run.processes.leads else None
     while run.epoch < identity.recipe.epochs:
         row = run.train_epoch(report)
         if evaluate is not None:
@@ -77,10 +81,9 @@ def train(
                     name: float(value) for name, value in evaluate(run.scored, run.epoch).items()
                 }
         run.finish_epoch(row)
-        if board is not None:
-            board.write(row)
-    if board is not None:
-        board.close()
+        if log is not None and run.processes.leads:
+            log(run.epoch, {name: value for name, value in row.items() if name != "epoch"})
+    if run.processes.leads:
         draw_curves(folder / "curves.png", run.rows, identity.model)
     return Outcome(run.scored.eval(), run.rows, run.best)
 

@@ -97,7 +97,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             name="cpu-scenes",
             summary="the bundled .scenes weights: pico models at 64 px, on two CPU cores",
-            epochs=2,
+            epochs=3,
             batch_size=64,
             lr=4e-3,
             lr_batch_size=64,

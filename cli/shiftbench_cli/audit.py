@@ -20,7 +20,7 @@ from shiftbench.models import load_model
 from shiftbench.models.repaired import require_one_model
 from shiftbench.report.depth import depth_figure
 from shiftbench.report.plots import ENDINGS, save_figure
-from shiftbench_cli import options, render
+from shiftbench_cli import completion, options, render
 
 OUTPUTS = {".csv": "csv", **ENDINGS}
 NAMED = 3  # layers that are named of those that could not be judged
@@ -42,15 +42,34 @@ def _offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 
 @click.command("audit")
 @click.option(
-    "-m", "--model", "models", multiple=True, required=True, help="As for `run`; repeatable."
+    "-m",
+    "--model",
+    "models",
+    multiple=True,
+    required=True,
+    help="Model to audit, named as for `run`; repeatable.",
+    shell_complete=completion.models,
 )
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), help="Weights for one model and its remedies."
 )
-@click.option("-d", "--data", default="scenes", show_default=True, help="NAME[:PATH].")
+@click.option(
+    "-d",
+    "--data",
+    default="scenes",
+    show_default=True,
+    metavar="NAME[:PATH]",
+    help="Images to use.",
+    shell_complete=completion.datasets,
+)
 @click.option("--images", default=8, show_default=True, type=click.IntRange(min=1))
 @click.option(
-    "--offset", "offsets", multiple=True, metavar="DY,DX", callback=_offsets, help="Repeatable."
+    "--offset",
+    "offsets",
+    multiple=True,
+    metavar="DY,DX",
+    callback=_offsets,
+    help="Shift in pixels; repeatable.",
 )
 @click.option("--top", default=15, show_default=True, help="How many layers the table shows.")
 @click.option("--all", "everything", is_flag=True, help="Every layer, in order of execution.")
@@ -76,7 +95,7 @@ def command(
     """Find the layers of a model that break shift-equivariance, by how much, and why.
 
     `own` is the relative error of a layer alone, given its exactly shifted input, and `border` the
-    part of it that padding is to blame for; `path` is the error of the whole path from the shifted
+    part of it caused by padding; `path` is the error of the whole path from the shifted
     image to this layer, and EQ-T the same in dB.
     """
     if checkpoint is not None:

@@ -10,22 +10,32 @@ from shiftbench.errors import UsageError
 from shiftbench.files import format_of, require_place, write_text
 from shiftbench.records.choose import load_records, of_data, of_models
 from shiftbench.report.formats import FORMATS
+from shiftbench.report.formats.base import Board
 from shiftbench.report.formats.markdown import to_markdown, update_between_markers
+from shiftbench.report.published import read_published
 from shiftbench.report.table import DEFAULT_SORT, build_tables
-from shiftbench_cli import options, render
+from shiftbench_cli import options, scoreboard
 
 
 @click.command()
 @click.argument("folders", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here, not to stdout.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="File to write instead of stdout."
+)
 @click.option(
     "--format",
     "kind",
-    help="table, csv, markdown, latex, html. Default: by the ending of --output; else table.",
+    help="table, csv, markdown, latex, html or model-card (the model-index block of Hugging Face). "
+    "Default: by the ending of --output; else table.",
 )
 @click.option("--sort", default=DEFAULT_SORT, show_default=True, help="Column to sort by.")
-@click.option("--reverse", is_flag=True, help="Turn the order around.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option("--max-shift", type=click.IntRange(min=0), help="Radius of the adversarial columns.")
+@click.option(
+    "--columns",
+    metavar="NAME,...",
+    help="Columns besides the model, such as top1,adversarial_crop. Default: all; not for html.",
+)
 @click.option("-d", "--data", help="Only records of this data set.")
 @click.option("-m", "--model", "models", multiple=True, help="Only this model; repeatable.")
 @click.option(
@@ -38,6 +48,7 @@ from shiftbench_cli import options, render
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Replace the table between the leaderboard markers of this Markdown file.",
 )
+@options.paper
 @options.plugins
 def command(
     folders: tuple[Path, ...],
@@ -46,26 +57,35 @@ def command(
     sort: str,
     reverse: bool,
     max_shift: int | None,
+    columns: str | None,
     data: str | None,
     models: tuple[str, ...],
     intervals: bool | None,
     update: Path | None,
+    paper: Path | None,
 ) -> None:
     """Turn the records below each DIR (default results/runs) into a table per comparable group."""
     kind = _format(kind, output)
     records = load_records(folders or [Path("results/runs")])
     records = of_models(of_data(records, data), models)
     tables = build_tables(records, sort=sort, reverse=reverse, max_shift=max_shift)
+    if columns is not None:
+        if kind == "html":
+            raise UsageError("the page chooses its columns itself: leave --columns out")
+        names = [name.strip() for name in columns.split(",")]
+        tables = [table.only(names) for table in tables]
     if update is not None:
         changed = update_between_markers(update, to_markdown(tables, intervals is not False))
         click.echo(f"{update}: {'updated' if changed else 'up to date'}", err=True)
         if output is None:
             return
     if kind == "table":
-        render.print_leaderboards(tables)
+        scoreboard.print_leaderboards(tables)
         return
     form = FORMATS.get(kind)
-    text = form.render(tables, form.intervals if intervals is None else intervals)
+    place = options.paper_folder(paper)
+    published = read_published(place) if paper is not None or place.is_dir() else []
+    text = form.render(Board(tables, form.intervals if intervals is None else intervals, published))
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -58,6 +58,12 @@ def _formats(pattern: str | None) -> Iterable[Entry]:
     return _filter(({"name": n, "endings": ", ".join(f.endings)} for n, f in forms), pattern)
 
 
+def _logs(pattern: str | None) -> Iterable[Entry]:
+    from shiftbench.logs import LOGS
+
+    return _filter(({"name": name, "package": LOGS.get(name).package} for name in LOGS), pattern)
+
+
 def _recipes(pattern: str | None) -> Iterable[Entry]:
     from aft_models.training.recipes import RECIPES
 
@@ -70,6 +76,7 @@ KINDS: Mapping[str, Callable[[str | None], Iterable[Entry]]] = {
     "attacks": _attacks,
     "metrics": _metrics,
     "formats": _formats,
+    "logs": _logs,
     "recipes": _recipes,
 }
 
@@ -96,7 +103,7 @@ def _filter(entries: Iterable[Entry], pattern: str | None) -> list[Entry]:
 )
 @options.plugins
 def command(kind: str, pattern: str | None, form: str) -> int:
-    """List what there is of a kind, by a PATTERN of names such as 'xcit*af*'."""
+    """List everything of a kind; PATTERN filters by name, for example 'xcit*af*'."""
     entries = list(KINDS[kind](pattern))
     if form == "json":
         json.dump(entries, sys.stdout, indent=2)

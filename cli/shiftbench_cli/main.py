@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import io
 import os
 import sys
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from shiftbench_cli.allocator import keep_freed_memory
 
@@ -24,7 +26,8 @@ COMMANDS = {
     "list": ("listing", "List models, datasets, attacks or recipes."),
     "show": ("show", "Draw an image under each kind of shift."),
     "audit": ("audit", "Find the layers of a model that break shift-equivariance."),
-    "repair": ("repair", "Say which remedies apply to a model, what each changes and costs."),
+    "repair": ("repair", "Show which remedies apply to a model, what each changes and costs."),
+    "doctor": ("doctor", "Show versions, device, extras and paths, for a bug report."),
     "reproduce": ("reproduce", "Put the published figures next to ours."),
 }
 INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
@@ -50,6 +53,12 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offers commands and their help from the table, without importing any command."""
+        found = {name: text for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)}
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=text) for name, text in found.items()), *options]
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -74,6 +83,8 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage."""
     keep_freed_memory()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a code page without ≤ must not end a run
     try:
         code = cli.main(arguments, prog_name="shiftbench", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -81,7 +92,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted: finished parts are kept; run the same command to go on", err=True)
+        click.echo(
+            "interrupted: finished parts are kept; run the same command to continue", err=True
+        )
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output left (`| head`): not an error, but Python must not try to flush.
@@ -94,7 +107,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """One sentence and an exit code for errors that are the user's to mend; re-raises the rest."""
+    """One sentence and an exit code for errors the user can fix; re-raises the rest."""
     from aft_models.errors import AftModelsError
     from shiftbench.errors import ShiftbenchError
 

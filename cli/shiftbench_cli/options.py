@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+_SOURCE_TREE = Path(__file__).resolve().parents[2]
 
 
 def records(command: Command) -> Command:
@@ -24,15 +25,30 @@ def records(command: Command) -> Command:
 
 
 def printed(command: Command) -> Command:
-    """What stdout gets, as `kind`."""
+    """The output format on stdout, as `kind`."""
     return click.option(
         "--format",
         "kind",
         type=click.Choice(["table", "json", "csv"]),
         default="table",
         show_default=True,
-        help="What stdout gets.",
+        help="Output format on stdout.",
     )(command)
+
+
+def paper(command: Command) -> Command:
+    """The folder of published figures, as `paper`; `paper_folder` knows the default."""
+    return click.option(
+        "--paper",
+        type=click.Path(path_type=Path),
+        help="Folder of the published figures. Default: results/paper, here or in the source tree.",
+    )(command)
+
+
+def paper_folder(given: Path | None) -> Path:
+    """Where the published figures are."""
+    here = Path("results/paper")
+    return given or (here if here.is_dir() else _SOURCE_TREE / here)
 
 
 def picture(default: str) -> Callable[[Command], Command]:
@@ -45,6 +61,26 @@ def picture(default: str) -> Callable[[Command], Command]:
         show_default=True,
         help="Picture to write: .png, .pdf or .svg.",
     )
+
+
+def logs(command: Command) -> Command:
+    """Where numbers go besides our own files, as `logs`; refused here if not installed."""
+
+    def check(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> Any:
+        if names:
+            from shiftbench.logs import require_logs
+
+            require_logs(names)
+        return names
+
+    return click.option(
+        "--log",
+        "logs",
+        multiple=True,
+        metavar="tensorboard|wandb",
+        callback=check,
+        help="Send the numbers there too; repeatable.",
+    )(command)
 
 
 def plugins(command: Command) -> Command:
@@ -63,5 +99,5 @@ def plugins(command: Command) -> Command:
         callback=load,
         type=click.Path(path_type=Path),
         metavar="FILE.py",
-        help="Shifts, attacks, metrics, sources, formats of your own; repeatable.",
+        help="Python file with your own shifts, metrics, sources, ...; repeatable.",
     )(command)

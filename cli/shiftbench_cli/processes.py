@@ -15,10 +15,10 @@ from shiftbench_cli.main import INTERRUPTED
 
 
 class SharedCommand(click.Command):
-    """Keeps the words of the command line, for the processes that `--nproc` starts."""
+    """Remembers the arguments of the command line for the processes that `--nproc` starts."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses as ever."""
+        """Parses the arguments after remembering them."""
         ctx.meta["words"] = list(args)
         return super().parse_args(ctx, args)
 

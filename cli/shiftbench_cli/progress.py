@@ -170,7 +170,7 @@ def run_progress(*, quiet: bool, speak: bool = True) -> Iterator[RunProgress]:
     progress: RunProgress
     if not speak:
         progress = RunProgress()
-    elif console.is_terminal and not quiet:
+    elif render.is_live(console) and not quiet:
         progress = LiveProgress(console)
     else:
         progress = PlainProgress(console)

@@ -1,9 +1,11 @@
-"""What people see when the work is done; `progress` shows them the work. Only these know rich."""
+"""What people see when the work is done. Only this, `scoreboard` and `progress` know rich."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 from rich.box import HEAVY_HEAD, SIMPLE_HEAD
 from rich.console import Console
@@ -13,25 +15,36 @@ from rich.text import Text
 
 from shiftbench.records.comparable import data_label
 from shiftbench.report.compare import Comparison
-from shiftbench.report.formats.base import marked
 from shiftbench.report.paper import Answer, PaperTable, commands
-from shiftbench.report.table import Cell, Column, Measured
-from shiftbench.report.table import Table as Leaderboard
+from shiftbench.report.table import Column
 from shiftbench.statistics import Score
 
 # Tables go to stdout, where a program may read them; progress and remarks go to stderr.
 # Wide enough not to fold cells when piped to a file, where there is no terminal to ask.
 PIPED_WIDTH = 200
 
+SMALLEST_P = 1e-12  # below it a table only says so
+
 
 def stdout() -> Console:
     """A console on stdout that never folds a piped table."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    return _console(sys.stdout, None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def stderr() -> Console:
     """A console on stderr for progress and remarks."""
-    return Console(file=sys.stderr, stderr=True)
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO, width: int | None = None) -> Console:
+    """Plain text when piped, on a dumb terminal, and where NO_COLOR is set (no-color.org)."""
+    plain = bool(os.environ.get("NO_COLOR"))
+    return Console(file=file, width=width, color_system=None if plain else "auto")
+
+
+def is_live(console: Console) -> bool:
+    """Whether lines can be redrawn in place."""
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 def note(text: str) -> None:
@@ -78,75 +91,9 @@ def print_table(
     stdout().print(table)
 
 
-def print_leaderboards(tables: Sequence[Leaderboard]) -> None:
-    """Prints groups of comparable records to stdout, a row per model; intervals below scores.
-
-    Where the columns do not fit the terminal, the rows are cut into several tables.
-    """
-    console = stdout()
-    for index, table in enumerate(tables):
-        if index:
-            console.print()
-        _print_leaderboard(console, table)
-
-
-def _print_leaderboard(console: Console, table: Leaderboard) -> None:
-    star = "" if console.is_terminal else "*"  # there is no bold in a file
-    columns = table.measured_columns()
-    heads = [_head(column) for column in columns]
-    body = [[_score_cell(row.cells[column.name], star) for column in columns] for row in table.rows]
-    names = [row.record.model.name for row in table.rows]
-    names_width = min(NAME_WIDTH, max(len(name) for name in ("model", *names)))
-    widths = [
-        max(len(line) for cell in column for line in str(cell).splitlines() or [""])
-        for column in zip(heads, *body, strict=True)
-    ]
-    console.print(Text(table.label, style="bold"), soft_wrap=True)
-    for part in _parts(widths, console.width - names_width - BORDER - 1):
-        shown_table = Table()
-        shown_table.add_column("model", overflow="fold", max_width=NAME_WIDTH)
-        for index in part:
-            shown_table.add_column(escape(heads[index]), justify="right", no_wrap=True)
-        for name, cells in zip(names, body, strict=True):
-            shown_table.add_row(Text(name), *(cells[index] for index in part))
-        console.print(shown_table)
-    notes = Text(table.notes(best=star or "bold"), style="dim")
-    console.print(notes, width=min(console.width, NOTE_WIDTH))
-
-
-NAME_WIDTH = 32  # characters of a model's name before it is folded
-NOTE_WIDTH = 100  # characters of a line below a table
-BORDER = 3  # what a column of a table takes besides its text
-
-
-def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Which columns go into one table, so that none is wider than there is room for."""
-    parts: list[list[int]] = [[]]
-    left = room
-    for index, width in enumerate(widths):
-        if parts[-1] and width + BORDER > left:
-            parts.append([])
-            left = room
-        parts[-1].append(index)
-        left -= width + BORDER
-    return parts
-
-
-def _head(column: Column) -> str:
-    """The title over two lines, and how far the grid goes."""
-    head = column.title.replace(" ", "\n", 1) if column.group else column.title
-    return f"{head}\n±{column.reach}" if column.reach else head
-
-
-def _score_cell(cell: Cell, star: str) -> Text:
-    if not isinstance(cell, Measured):
-        return Text("")
-    value = f"{cell.score.text()}{star}" if cell.best else cell.score.text()
-    text = Text(marked(cell, value), style="bold" if cell.best else "")
-    text.append(f"\n{cell.score.interval()}", style="dim not bold")
-    if cell.own_n:
-        text.append(f"\nn={cell.score.n:,}", style="dim not bold")
-    return text
+def _p_value(p: float) -> str:
+    """A p value for people, who gain nothing from the digits of a tiny one."""
+    return f"p={p:.2g}" if p >= SMALLEST_P else f"p<{SMALLEST_P:.0e}"
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -164,11 +111,11 @@ def print_comparison(comparison: Comparison) -> None:
         fewer = "" if paired.n == everyone else f"\nn={paired.n:,}"
         rows.append(
             [
-                _head(column) + fewer,
+                head(column) + fewer,
                 _below(found.first, bound=found.bound),
                 _below(found.second, bound=found.bound),
                 f"{difference}\n[{low}, {high}]",
-                f"{paired.only_first} / {paired.only_second}\np={paired.p_value:.2g}",
+                f"{paired.only_first} / {paired.only_second}\n{_p_value(paired.p_value)}",
             ]
         )
     columns = ["score", "first", "second", "second\n- first", "only one\np value"]
@@ -185,6 +132,12 @@ def print_comparison(comparison: Comparison) -> None:
     print_table(columns, rows, caption=caption, numeric=columns[1:])
     for reason in comparison.left_out:
         note(f"left out: {reason}")
+
+
+def head(column: Column) -> str:
+    """The title of a column over two lines, and how far its grid goes."""
+    words = column.title.replace(" ", "\n", 1) if column.group else column.title
+    return f"{words}\n±{column.reach}" if column.reach else words
 
 
 def _below(score: Score, *, bound: bool = False) -> str:

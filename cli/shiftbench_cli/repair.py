@@ -21,16 +21,34 @@ from shiftbench.models.classifier import LogitsOnly
 from shiftbench.models.repaired import split_remedies
 from shiftbench.models.treatments import Treatment, treat
 from shiftbench.statistics import wilson
-from shiftbench_cli import options, render
+from shiftbench_cli import completion, options, render
 
 PAIRS = ("circular+blurpool", "circular+flc", "circular+aps")  # often tried together
 
 
 @click.command("repair")
-@click.option("-m", "--model", required=True, help="Model name, as for `shiftbench run`.")
+@click.option(
+    "-m",
+    "--model",
+    required=True,
+    help="Model name, as for `shiftbench run`.",
+    shell_complete=completion.models,
+)
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for the model.")
-@click.option("-r", "--remedy", "chosen", multiple=True, help="Only these, as circular+aps.")
-@click.option("-d", "--data", metavar="NAME[:PATH]", help="Images; also gives the accuracy.")
+@click.option(
+    "-r",
+    "--remedy",
+    "chosen",
+    multiple=True,
+    help="Remedies to try, such as circular+aps; repeatable. Default: all.",
+)
+@click.option(
+    "-d",
+    "--data",
+    metavar="NAME[:PATH]",
+    help="Images to use; accuracy is measured too.",
+    shell_complete=completion.datasets,
+)
 @click.option("--images", default=8, show_default=True, type=click.IntRange(min=1))
 @click.option("--explain", is_flag=True, help="List the layers that each remedy changes.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
@@ -44,11 +62,11 @@ def command(
     explain: bool,
     form: str,
 ) -> None:
-    """Say which remedies apply to a model, what each changes, and what it costs.
+    """Show which remedies apply to a model, what each changes, and what it costs.
 
     Change: how much the logits move, relative to their size, under a cyclic shift by one pixel and
-    by half a pixel on both axes, for the first eight images. Cost: CPU time of a forward pass over
-    the model's own. No remedy is trained here. Use one by its name: `shiftbench run -m
+    by half a pixel on both axes, for the first eight images. Cost: CPU time of a forward pass
+    relative to the original. No remedy is trained here. Use one by its name: `shiftbench run -m
     MODEL+circular+aps`.
     """
     if split_remedies(model)[1]:

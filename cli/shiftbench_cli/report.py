@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from shiftbench.records.record import Record
 from shiftbench.report.table import build_tables
-from shiftbench_cli import render
+from shiftbench_cli import render, scoreboard
 
 CSV_COLUMNS = ("model", "data", "score", "max_shift", "value", "low", "high", "n")
 
@@ -39,7 +39,7 @@ def _write_csv(records: Sequence[Record]) -> None:
 def _write_table(records: Sequence[Record]) -> None:
     if not records:
         return
-    render.print_leaderboards(build_tables(records, sort="model"))
+    scoreboard.print_leaderboards(build_tables(records, sort="model"))
     for record in records:
         if record.data.skipped:
             render.note(f"{record.model.name}: {record.data.skipped} unreadable images left out")

@@ -13,8 +13,6 @@ from shiftbench.records.record import read_records
 from shiftbench.report.paper import TABLES, Answer, answer, commands, read_claims
 from shiftbench_cli import options, render
 
-_SOURCE_TREE = Path(__file__).resolve().parents[2]
-
 
 def _flat(found: Answer) -> dict[str, str | float | int | None]:
     claim, score = found.claim, found.score
@@ -37,11 +35,7 @@ def _flat(found: Answer) -> dict[str, str | float | int | None]:
 @click.command()
 @click.argument("table", required=False, metavar="[TABLE]")
 @options.records
-@click.option(
-    "--paper",
-    type=click.Path(path_type=Path),
-    help="Folder of the published figures. Default: results/paper, here or in the source tree.",
-)
+@options.paper
 @options.printed
 @options.plugins
 def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, kind: str) -> None:
@@ -53,8 +47,7 @@ def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, ki
     TABLE is imagenet_main, imagenet_ablation, finetune, scratch, heads, polynomial, batch_size or
     realistic_shifts.
     """
-    here = Path("results/paper")
-    place = paper or (here if here.is_dir() else _SOURCE_TREE / here)
+    place = options.paper_folder(paper)
     given = folders or (Path("results/runs"),)
     # Having no records of our own yet is no mistake here: all answers are commands then.
     records = read_records(folders or [f for f in given if f.is_dir()])

@@ -14,12 +14,13 @@ from shiftbench.datasets.base import Camera
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.models import default_models, load_model
 from shiftbench.models.repaired import require_one_model
+from shiftbench.records.log import log_record
 from shiftbench.records.record import Record, ResultStore
 from shiftbench.run.benchmark import Execution, run
 from shiftbench.run.forward import ENGINES, PRECISIONS
 from shiftbench.run.processes import Group
 from shiftbench.run.settings import Settings, attack_names
-from shiftbench_cli import options, report
+from shiftbench_cli import completion, options, report
 from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress
 from shiftbench_cli.thresholds import Threshold
@@ -70,6 +71,7 @@ class Request:
     output: Path
     resume: bool
     thresholds: tuple[str, ...]
+    logs: tuple[str, ...]
     kind: str
     quiet: bool
 
@@ -110,35 +112,63 @@ class Request:
 
 
 @click.command(cls=SharedCommand, name="run")
-@click.option("-m", "--model", "models", multiple=True, help="Repeatable. Default: bundled ones.")
+@click.option(
+    "-m",
+    "--model",
+    "models",
+    multiple=True,
+    help="Model to evaluate; repeatable. Default: the bundled ones.",
+    shell_complete=completion.models,
+)
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), help="Weights for one model and its remedies."
 )
-@click.option("--name", help="The entry's own name in records and tables. Default: the model's.")
-@click.option("-d", "--data", default="scenes", show_default=True, metavar="NAME[:PATH]")
-@click.option("--split", help="Part of the data set. Default: the one people evaluate on.")
-@click.option("-a", "--attack", "attacks", multiple=True, help="Repeatable; all (default) or none.")
+@click.option("--name", help="Name to show in records and tables. Default: the model's.")
+@click.option(
+    "-d",
+    "--data",
+    default="scenes",
+    show_default=True,
+    metavar="NAME[:PATH]",
+    help="Images to evaluate on.",
+    shell_complete=completion.datasets,
+)
+@click.option("--split", help="Part of the data set. Default: the usual evaluation split.")
+@click.option(
+    "-a",
+    "--attack",
+    "attacks",
+    multiple=True,
+    help="Attack to run, all (default) or none; repeatable.",
+    shell_complete=completion.attacks,
+)
 @click.option("--max-shift", default=6, show_default=True, help="Radius of the grid, in steps.")
 @click.option("--step", help="Pixels per step, such as 1/4. Default: each attack's own.")
 @click.option(
     "--consistency/--no-consistency", default=True, help="Random-shift consistency. Default: on."
 )
-@click.option("--metric", "metrics", multiple=True, help="Further metrics; repeatable.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    help="Extra metric to measure; repeatable.",
+    shell_complete=completion.metrics,
+)
 @click.option("--repeats", default=1, show_default=True, help="Random shifts per image.")
 @click.option(
     "--mode", default="exhaustive", show_default=True, help="exhaustive or sampled:K offsets."
 )
 @click.option("--full-grid", is_flag=True, help="Measure every offset of every image.")
-@click.option("--limit", type=click.IntRange(min=1), help="Fixed, class-balanced subset.")
+@click.option("--limit", type=click.IntRange(min=1), help="Use a fixed, class-balanced subset.")
 @click.option(
-    "--search-limit", type=click.IntRange(min=1), help="Search a subset; accuracy on all."
+    "--search-limit", type=click.IntRange(min=1), help="Search the grids on a subset only."
 )
 @click.option(
     "--class-map", type=click.Path(path_type=Path), help="JSON or CSV: folder name to class."
 )
-@click.option("--download", is_flag=True, help="Let a data set be downloaded.")
-@click.option("--skip-bad", is_flag=True, help="Leave unreadable images out, and count them.")
-@click.option("--verify-data", is_flag=True, help="Read every file again for the fingerprint.")
+@click.option("--download", is_flag=True, help="Download the data set if it is missing.")
+@click.option("--skip-bad", is_flag=True, help="Skip unreadable images and count them.")
+@click.option("--verify-data", is_flag=True, help="Read every file to check the fingerprint.")
 @click.option("-b", "--batch-size", metavar="N|auto", default="auto", callback=_batch_size)
 @click.option("-j", "--workers", type=click.IntRange(min=0), help="Data loading processes.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
@@ -148,11 +178,11 @@ class Request:
     type=click.Choice(ENGINES),
     default="torch",
     show_default=True,
-    help="What runs the forward pass; onnx is ONNX Runtime.",
+    help="Backend of the forward pass; onnx is ONNX Runtime.",
 )
-@click.option("--compile", "compiled", is_flag=True, help="The same as --engine compile.")
+@click.option("--compile", "compiled", is_flag=True, help="Same as --engine compile.")
 @click.option(
-    "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Processes."
+    "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
 )
 @click.option("--crop-pct", default="paper", show_default=True, help="paper, model or a fraction.")
 @click.option(
@@ -167,13 +197,20 @@ class Request:
     show_default=True,
     help="Where records go.",
 )
-@click.option("--resume/--fresh", default=True, help="Keep finished work (default), or drop it.")
 @click.option(
-    "--fail-under", "thresholds", multiple=True, metavar="KEY=FRACTION", help="Guard a score."
+    "--resume/--fresh", default=True, help="Reuse finished work (default), or start over."
 )
+@click.option(
+    "--fail-under",
+    "thresholds",
+    multiple=True,
+    metavar="KEY=FRACTION",
+    help="Fail if a score is lower; repeatable.",
+)
+@options.logs
 @options.printed
 @options.plugins
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Hide progress.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> int:
     """Evaluate models under attacks.
@@ -222,13 +259,16 @@ def _evaluate(request: Request, group: Group) -> int:
                     fresh=not request.resume,
                     watch=progress.model(classifier.name),
                 )
+                records.append(outcome.record)
+                if group.leads and request.logs:
+                    name = ResultStore(request.output).folder(classifier.name, dataset.name).name
+                    log_record(outcome.record, request.logs, request.output / "logs" / name)
             except (ShiftbenchError, AftModelsError) as error:
                 if len(names) == 1:
                     raise
                 problems.append(f"{name} failed: {error}")
-                progress.remark(f"{name} failed: the reason stands at the end")
+                progress.remark(f"{name} failed: see the error at the end")
                 continue
-            records.append(outcome.record)
             if outcome.reused:
                 progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
     if group.leads:

@@ -26,6 +26,7 @@ from aft_models.training.recipes import get_recipe
 from aft_models.weights import state_dict_digest
 from shiftbench.datasets import load_dataset
 from shiftbench.errors import UsageError
+from shiftbench.logs import open_logs
 from shiftbench.models import Preprocessing, build_model, load_model
 from shiftbench.models.blueprint import Blueprint
 from shiftbench.models.checkpoint import read_weights, without_prefixes
@@ -37,7 +38,7 @@ from shiftbench.run.engine import choose_device
 from shiftbench.run.processes import Group
 from shiftbench.run.training_data import Inputs, Scores, images_of
 from shiftbench.statistics import wilson
-from shiftbench_cli import options, render
+from shiftbench_cli import completion, options, render
 from shiftbench_cli.processes import SharedCommand, share
 
 LINE_SECONDS = 10.0  # between two lines of progress
@@ -69,6 +70,7 @@ class Request:
     nproc: int
     seed: int
     resume: bool
+    logs: tuple[str, ...]
     form: str
     quiet: bool
 
@@ -110,11 +112,33 @@ class Start:
 
 
 @click.command(cls=SharedCommand, name="train")
-@click.option("-m", "--model", required=True, help="As for `run`: timm:resnet50+af, ...")
-@click.option("-d", "--data", required=True, metavar="NAME[:PATH]", help="What to learn.")
-@click.option("--recipe", required=True, help="See `shiftbench list recipes`.")
 @click.option(
-    "--set", "changes", multiple=True, metavar="FIELD=VALUE", help="Change a recipe. Repeatable."
+    "-m",
+    "--model",
+    required=True,
+    help="Model to train, named as for `run`: timm:resnet50+af, ...",
+    shell_complete=completion.models,
+)
+@click.option(
+    "-d",
+    "--data",
+    required=True,
+    metavar="NAME[:PATH]",
+    help="Images to train on.",
+    shell_complete=completion.datasets,
+)
+@click.option(
+    "--recipe",
+    required=True,
+    help="See `shiftbench list recipes`.",
+    shell_complete=completion.recipes,
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Override a field of the recipe; repeatable.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Run folder.")
 @click.option("--pretrained", is_flag=True, help="Fine-tune the model's own weights.")
@@ -122,9 +146,9 @@ class Start:
     "--checkpoint", type=click.Path(path_type=Path), help="Fine-tune weights from a file or folder."
 )
 @click.option("--train-split", default="train", show_default=True)
-@click.option("--split", help="Part to score on. Default: the one people evaluate on.")
+@click.option("--split", help="Split to score on. Default: the usual evaluation split.")
 @click.option("--limit", type=click.IntRange(min=1), help="Balanced subset of either part.")
-@click.option("--download", is_flag=True, help="Let a data set be downloaded.")
+@click.option("--download", is_flag=True, help="Download the data set if it is missing.")
 @click.option(
     "--score-every", default=1, show_default=True, help="Epochs between accuracies; 0: at end."
 )
@@ -136,21 +160,24 @@ class Start:
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
 @click.option("--precision", type=click.Choice(list(PRECISIONS)), default="fp32", show_default=True)
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the model.")
-@click.option("--channels-last", is_flag=True, help="Memory layout that tensor cores like.")
+@click.option("--channels-last", is_flag=True, help="Use the channels-last memory layout.")
 @click.option(
-    "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Processes."
+    "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
 )
 @click.option("--seed", default=0, show_default=True)
-@click.option("--resume/--fresh", default=True, help="Go on from the last epoch (default), or not.")
+@click.option(
+    "--resume/--fresh", default=True, help="Continue from the last epoch (default), or start over."
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="What stdout gets.",
+    help="Output format on stdout.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Hide progress.")
+@options.logs
 @options.plugins
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
@@ -216,17 +243,20 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
         shift_every=request.shift_every,
         shift_images=request.shift_images,
     )
-    outcome = train(
-        built.module,
-        inputs.training(data),
-        identity=identity,
-        folder=request.output,
-        machine=machine,
-        processes=processes,
-        evaluate=scores,
-        report=_Lines(quiet=request.quiet or not processes.leads),
-        resume=request.resume,
-    )
+    logs = request.logs if processes.leads else ()
+    with open_logs(logs, request.output, request.model, identity.as_dict()) as log:
+        outcome = train(
+            built.module,
+            inputs.training(data),
+            identity=identity,
+            folder=request.output,
+            machine=machine,
+            processes=processes,
+            evaluate=scores,
+            report=_Lines(quiet=request.quiet or not processes.leads),
+            log=log,
+            resume=request.resume,
+        )
     if processes.leads:
         folder = export(
             outcome,

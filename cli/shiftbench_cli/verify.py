@@ -12,7 +12,7 @@ from shiftbench.errors import UsageError
 from shiftbench.records.choose import load_records
 from shiftbench.records.record import Record
 from shiftbench.records.verify import contradictions, save_verification
-from shiftbench_cli import options
+from shiftbench_cli import completion, options
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,26 @@ class Request:
 @click.argument(
     "folders", nargs=-1, required=True, metavar="RECORD...", type=click.Path(path_type=Path)
 )
-@click.option("-m", "--model", help="Measure some images again with this model.")
+@click.option(
+    "-m",
+    "--model",
+    help="Re-measure some images with this model.",
+    shell_complete=completion.models,
+)
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for --model.")
-@click.option("-d", "--data", metavar="NAME[:PATH]", help="The images of the record.")
+@click.option(
+    "-d",
+    "--data",
+    metavar="NAME[:PATH]",
+    help="The images of the record.",
+    shell_complete=completion.datasets,
+)
 @click.option("--images", default=20, show_default=True, type=click.IntRange(min=1))
-@click.option("--seed", default=0, show_default=True, help="Which images are measured again.")
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed that picks the images to re-measure."
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
-@click.option("--save", is_flag=True, help="Note beside the record that it was verified.")
+@click.option("--save", is_flag=True, help="Save the outcome next to the record.")
 @options.plugins
 def command(**given: Any) -> int:
     """Check records against their own samples and, with --model and --data, against the model.
@@ -64,8 +77,7 @@ def command(**given: Any) -> int:
         problems = contradictions(record)
         words = "every score follows from its samples"
         if request.model is not None and not problems:
-            problems = _measure_again(record, request)
-            count = min(request.images, record.data.images)
+            problems, count = _measure_again(record, request)
             words += f"; {count} images measured again, all alike"
             if request.save and not problems:
                 save_verification(record, count)
@@ -77,15 +89,16 @@ def command(**given: Any) -> int:
     return 1 if failed else 0
 
 
-def _measure_again(record: Record, request: Request) -> list[str]:
+def _measure_again(record: Record, request: Request) -> tuple[list[str], int]:
+    """What differs, and how many images were measured."""
     from shiftbench.datasets import load_dataset  # torch takes seconds
     from shiftbench.models import load_model
     from shiftbench.run.benchmark import Execution
-    from shiftbench.run.remeasure import remeasure
+    from shiftbench.run.remeasure import claimed_by_all, remeasure
 
     assert request.model is not None
     assert request.data is not None
-    return remeasure(
+    problems = remeasure(
         record,
         load_model(request.model, checkpoint=request.checkpoint),
         load_dataset(request.data, split=record.data.split),
@@ -93,3 +106,4 @@ def _measure_again(record: Record, request: Request) -> list[str]:
         seed=request.seed,
         execution=Execution(device=request.device),
     )
+    return problems, min(request.images, len(claimed_by_all(record)))

@@ -95,7 +95,7 @@ class Request:
     """What a source is asked for."""
 
     path: Path | None = None  # what follows the colon
-    split: str | None = None  # None: the source's own choice, the one people evaluate on
+    split: str | None = None  # None: the source's usual evaluation split
     download: bool = False  # whether the network may be used
     class_map: Path | None = None  # JSON or CSV from folder names to class indices
 

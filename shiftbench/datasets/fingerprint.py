@@ -46,7 +46,7 @@ def remembered(paths: Sequence[Path], read: Callable[[], str], *, verify: bool =
     memory = cache_folder() / "fingerprints" / stamp
     with suppress(OSError):
         if not verify:
-            return memory.read_text()
+            return memory.read_text("utf-8")
     found = read()
     if time.time() - newest > SETTLED:
         with suppress(OSError):  # nowhere to remember it: it is read again next time

@@ -32,7 +32,7 @@ def load_dataset(
 
     Args:
         spec: `NAME` or `NAME:PATH`, such as `scenes`, `imagenet:PATH`, `cifar10`.
-        split: Which part; by default the one people evaluate on.
+        split: Which part; by default the usual evaluation split.
         limit: Take a fixed, class-balanced subset of this many images.
         seed: Of the subset, which nothing else changes.
         download: Allow the data set to be fetched; without it the network is never used.

@@ -37,7 +37,7 @@ def load_model(name: str, *, checkpoint: Path | None = None) -> Classifier:
 
     Raises:
         UsageError: The name or an option is not known.
-        ModelError: The weights cannot be had, or do not fit.
+        ModelError: The weights are not available, or do not fit.
     """
     plain, remedies = split_remedies(name)
     if plain.strip() and Path(plain).is_dir():

@@ -28,6 +28,7 @@ from shiftbench.statistics import Score
 SCHEMA = 2
 RECORD_FILE = "record.json"
 SAMPLES_FILE = "samples.parquet"
+VERIFIED_FILE = "verified.json"  # a note that images were measured again: see `verify`
 KEY = "key"  # column of the samples that names the image
 
 
@@ -56,6 +57,11 @@ class DataInfo:
     geometry: Mapping[str, Any]  # resize, view, margin, crop, pad, interpolation
     labels: str = ""  # digest of every key and label of the split
     skipped: int = 0  # unreadable files left out because the user allowed it
+    classes: tuple[str, ...] = ()  # what each class is called, by index; empty where unknown
+
+    def class_name(self, index: int) -> str:
+        """What people call a class: its name, or its index where that is all there is."""
+        return self.classes[index] if 0 <= index < len(self.classes) else str(index)
 
 
 @dataclass(frozen=True)
@@ -203,6 +209,7 @@ def record_from_json(content: Any, *, where: str) -> Record:
         raise RecordError(f"{where} is not a whole record of schema {schema}: {error!r}") from error
     record = _build(Record, content, where)
     model = _build(ModelInfo, record.model, f"{where}: model")
+    data = _build(DataInfo, record.data, f"{where}: data")
     try:
         scores = Scores.from_json(content["scores"])
     except (ValueError, TypeError) as error:
@@ -210,7 +217,7 @@ def record_from_json(content: Any, *, where: str) -> Record:
     return replace(
         record,
         model=replace(model, mean=tuple(model.mean), std=tuple(model.std)),
-        data=_build(DataInfo, record.data, f"{where}: data"),
+        data=replace(data, classes=tuple(data.classes)),
         metrics={k: _metric(v, f"{where}: metrics.{k}") for k, v in record.metrics.items()},
         scores=scores,
         maps={
@@ -234,6 +241,7 @@ class ResultStore:
         """Writes a record and its samples; the samples first, so that a record is always whole."""
         folder = self.folder(record.model.name, record.data.name)
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / VERIFIED_FILE).unlink(missing_ok=True)  # it was of what is overwritten here
         write_atomic(folder / SAMPLES_FILE, samples.to_parquet(index=False))
         text = json.dumps(record.to_json(), indent=2, allow_nan=False)
         write_atomic(folder / RECORD_FILE, (text + "\n").encode())

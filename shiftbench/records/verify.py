@@ -11,6 +11,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,17 @@ from shiftbench.errors import RecordError
 from shiftbench.files import write_atomic
 from shiftbench.measure.metric import NEAR_TIE, Metric
 from shiftbench.measure.metrics import score_rows
-from shiftbench.records.record import KEY, RECORD_FILE, MetricInfo, Record, images_digest
+from shiftbench.records.record import (
+    KEY,
+    RECORD_FILE,
+    VERIFIED_FILE,
+    MetricInfo,
+    Record,
+    images_digest,
+)
 from shiftbench.scores import Scores
 from shiftbench.statistics import Score
 
-VERIFIED_FILE = "verified.json"
 TOLERANCE = 1e-9  # of a score computed again from the same rows
 CHANGE_TOLERANCE = 1e-3  # of an outcome that is no answer, measured again on other batches
 
@@ -36,6 +43,7 @@ class Verification:
     record: str  # sha256 of the record.json that was verified
     images: int  # measured again
     date: str  # ISO 8601, UTC
+    version: str  # of the shiftbench that measured them
 
 
 def contradictions(record: Record) -> list[str]:
@@ -121,7 +129,7 @@ def save_verification(record: Record, images: int) -> None:
     """Leaves a note beside a record that some of its images were measured again."""
     assert record.folder is not None
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    note = Verification(_digest(record.folder), images, date)
+    note = Verification(_digest(record.folder), images, date, version("shiftbench"))
     text = json.dumps(asdict(note), indent=2) + "\n"
     write_atomic(record.folder / VERIFIED_FILE, text.encode())
 
@@ -131,7 +139,7 @@ def read_verification(record: Record) -> Verification | None:
     if record.folder is None:
         return None
     try:
-        note = Verification(**json.loads((record.folder / VERIFIED_FILE).read_text()))
+        note = Verification(**json.loads((record.folder / VERIFIED_FILE).read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
     return note if note.record == _digest(record.folder) else None

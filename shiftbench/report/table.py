@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -114,6 +114,15 @@ class Table:
     sort: str = "model"  # the column that the rows are ordered by
     descending: bool = False
 
+    def only(self, names: Sequence[str]) -> Table:
+        """The table with the models and some other columns, in this order."""
+        by_name = {column.name: column for column in self.columns}
+        for name in names:
+            if name not in by_name:
+                raise unknown_name("column", name, by_name)
+        chosen = dict.fromkeys(["model", *names])
+        return replace(self, columns=tuple(by_name[name] for name in chosen))
+
     def measured_columns(self) -> list[Column]:
         """The columns that hold scores, without those that are empty in every row."""
         return [
@@ -123,7 +132,12 @@ class Table:
         ]
 
     def notes(self, *, intervals: bool = True, best: str = "bold") -> str:
-        """The sentence under a table: units, how far the grids go, what the marks mean."""
+        """The sentence under a table: units, how far the grids go, what the marks mean.
+
+        Args:
+            intervals: Whether the table shows them.
+            best: How the table marks the best scores; empty where it does not.
+        """
         columns = self.measured_columns()
         found = ["Percent with 95% intervals" if intervals else "Percent"]
         cells = [(c, row.cells[c.name]) for c in columns for row in self.rows]
@@ -139,7 +153,7 @@ class Table:
         if any(column.lower_is_better for column in columns):
             found.append("↓: less is better")
         measured = [cell for _, cell in cells if isinstance(cell, Measured)]
-        if any(cell.best for cell in measured):
+        if best and any(cell.best for cell in measured):
             found.append(f"{best}: the best, and what a paired test cannot tell from it")
         if any(cell.bound for cell in measured):
             found.append("≤: an upper bound, from a search that sampled its grid; not ranked")

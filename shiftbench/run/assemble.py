@@ -47,7 +47,7 @@ def assemble(
     if missing and not plan.skips_bad:
         raise RecordError(
             f"{missing} of {len(plan.images)} images have no rows: every process must write to "
-            "the same folder; run the same command to go on"
+            "the same folder; run the same command to continue"
         )
     if samples.empty:
         raise DataError(f"none of the {len(plan.images)} images could be read")

@@ -102,6 +102,7 @@ def make_plan(
             fingerprint=dataset.fingerprint(),
             geometry=geometry.to_json(),
             labels=images_digest(dataset.keys, dataset.labels),
+            classes=_named_classes(dataset),
         ),
         settings={
             # A limit that leaves nothing out is none.
@@ -115,6 +116,12 @@ def make_plan(
         skips_bad=settings.skip_bad,
         workers=workers,
     )
+
+
+def _named_classes(dataset: ImageSet) -> tuple[str, ...]:
+    """What the classes are called; nothing where the set has indices for names."""
+    names = tuple(dataset.class_names)
+    return () if names == tuple(map(str, range(len(names)))) else names
 
 
 def _check(classifier: Classifier, dataset: ImageSet, settings: Settings) -> None:

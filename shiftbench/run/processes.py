@@ -30,7 +30,7 @@ LAUNCHED = "SHIFTBENCH_LAUNCHED"  # set for the processes that `launch` starts
 
 @dataclass(frozen=True)
 class Group(Processes):
-    """The processes of a run, and what they have to tell each other."""
+    """The processes of a run, and how they exchange results."""
 
     local_rank: int = 0  # on this machine: which GPU is ours
 
@@ -130,6 +130,6 @@ def launch(processes: int, command: Sequence[str]) -> int:
             return int(failure.exitcode)
         raise ShiftbenchError(
             f"process {rank} of {processes} was ended by signal {-failure.exitcode}: finished "
-            "parts are kept; run the same command to go on"
+            "parts are kept; run the same command to continue"
         ) from error
     return 0

@@ -68,6 +68,14 @@ def _own_step(search: Mapping[str, Any]) -> str | None:
     return None if Fraction(search["step"]) == own else str(search["step"])
 
 
+def claimed_by_all(record: Record) -> list[str]:
+    """The images that every metric has measured: on these each claim can be tested."""
+    keys = set(record.samples()[KEY])
+    for values in record.outcomes().values():
+        keys &= set(values.index)
+    return sorted(keys)
+
+
 def remeasure(
     record: Record,
     classifier: Classifier,
@@ -100,10 +108,8 @@ def remeasure(
     ]
     if found:
         return found
-    keys = set(record.samples()[KEY])
-    for values in record.outcomes().values():
-        keys &= set(values.index)  # images that every metric has measured: each claim is tested
-    chosen = random.Random(seed).sample(sorted(keys), min(images, len(keys)))
+    keys = claimed_by_all(record)
+    chosen = random.Random(seed).sample(keys, min(images, len(keys)))
     number = {key: index for index, key in enumerate(dataset.keys)}
     part = subset(dataset, sorted(number[key] for key in chosen))
     with tempfile.TemporaryDirectory() as folder:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,12 +59,13 @@ class SharedProgress:
         now = time.monotonic()
         if now - self._written > INTERVAL or not left:
             self._written = now
-            write_atomic(self._place(self.group.rank), json.dumps(self._mine).encode())
+            with suppress(PermissionError):  # Windows, while the main process reads: next time
+                write_atomic(self._place(self.group.rank), json.dumps(self._mine).encode())
 
     def _with_others(self, tally: Tally) -> Tally:
         for rank in range(1, self.group.count):
             try:
-                counts = json.loads(self._place(rank).read_text())[tally.metric]
+                counts = json.loads(self._place(rank).read_text("utf-8"))[tally.metric]
             except (OSError, ValueError, KeyError):
                 continue  # it has not come so far
             tally = replace(

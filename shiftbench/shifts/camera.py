@@ -19,7 +19,7 @@ class Camera:
         return 0
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
-        """Renders the batch again; images that are only pixels cannot be."""
+        """Renders the batch again; only data sets that can render support this."""
         if scene is None:
             raise UsageError(
                 "the camera cannot move over images that are only pixels: use another kind of "

@@ -39,8 +39,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         "attacks": ["list", "attacks", "mirrored", *plug],
         "metrics": ["list", "metrics", "sure", *plug],
         "formats": ["list", "formats", "names", *plug],
+        "logs": ["list", "logs", "lines", *plug],
         "run": ["run", "-m", "toy:one", *measure, "--format", "csv", *plug, *runs],
-        "again": ["run", "-m", "toy:three", *measure, *plug, *runs],
+        "again": ["run", "-m", "toy:three", *measure, "--log", "lines", *plug, *runs],
         "guard": ["run", "-m", "toy:one", *measure, "--fail-under", "sureness=0.99", *plug, *runs],
         "guarded": [
             *("run", "-m", "toy:one", *measure, *plug, *runs),
@@ -50,6 +51,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         "markdown": ["leaderboard", "runs", "--format", "markdown", *plug],
         "latex": ["leaderboard", "runs", "--format", "latex", *plug],
         "html": ["leaderboard", "runs", "--format", "html", *plug],
+        "card": ["leaderboard", "runs", "--format", "model-card", *plug],
         "names": ["leaderboard", "runs", "-o", "table.names", *plug],
         "plot": ["plot", "runs", "-o", "curves.svg", *plug],
         "compare": ["compare", "toy:one", "toy:three", "-r", "runs", *plug],
@@ -68,7 +70,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["models", "datasets", "attacks", "metrics", "formats"])
+@pytest.mark.parametrize("kind", ["models", "datasets", "attacks", "metrics", "formats", "logs"])
 def test_everything_is_listed(outputs: dict[str, list[str]], kind: str) -> None:
     code, _, err = outputs[kind]
     assert code == 0, err
@@ -94,6 +96,7 @@ def test_a_run_measures_with_it(outputs: dict[str, list[str]]) -> None:
         ("markdown", ["adversarial mirrored", "sureness"]),
         ("latex", ["mirrored", "sureness"]),
         ("html", ["adversarial_mirrored", "sureness"]),
+        ("card", ["adversarial_mirrored", "sureness"]),
         ("compare", ["mirrored", "sureness"]),
         ("again", ["mirrored", "sureness"]),
     ],
@@ -110,6 +113,13 @@ def test_a_format_of_its_own_and_the_figure(outputs: dict[str, list[str]]) -> No
     assert "adversarial_mirrored" in (folder / "table.names").read_text().split()
     assert outputs["plot"][0] == 0
     assert "crops of the mirror image" in (folder / "curves.svg").read_text()
+
+
+def test_a_log_of_its_own(outputs: dict[str, list[str]]) -> None:
+    file = Path(outputs["folder"][0], "runs", "logs", "toy_three--noise", "lines.txt")
+    words = [line.split()[:2] for line in file.read_text().splitlines()]
+    assert ["0", "sureness"] in words
+    assert ["1", "adversarial_mirrored"] in words
 
 
 def test_its_scores_can_guard(outputs: dict[str, list[str]]) -> None:

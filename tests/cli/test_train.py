@@ -92,7 +92,7 @@ def test_fine_tuning_follows_the_weights_it_starts_from(
     start = weights_card("xcit_pico_6_p8.scenes")
     assert (card.input_size, card.mean, card.std) == (start.input_size, start.mean, start.std)
     assert card.recipe["image_size"] == start.input_size
-    assert card.scores["accuracy"] > 0.9  # it starts from weights that know these classes
+    assert card.scores["accuracy"] > 0.7  # it starts from weights that know these classes
 
 
 @pytest.mark.parametrize(

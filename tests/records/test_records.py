@@ -66,9 +66,11 @@ def make_record(**changes: Any) -> Record:
 
 def test_a_record_is_read_back_as_written(tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "runs")
-    folder = store.write(make_record(), SAMPLES)
+    record = make_record(data=DataInfo("a", "test", 2, "def", GEOMETRY, classes=("cat", "dog")))
+    folder = store.write(record, SAMPLES)
     [found] = store.read_all()
-    assert found == make_record()
+    assert found == record
+    assert [found.data.class_name(i) for i in range(3)] == ["cat", "dog", "2"]
     assert found.folder == folder
     pd.testing.assert_frame_equal(found.samples(), SAMPLES, check_dtype=False)
     assert {path.name for path in folder.iterdir()} == {"record.json", "samples.parquet"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,11 @@ def test_a_note_of_verification_belongs_to_one_version_of_a_record(record: Recor
     note = read_verification(record)
     assert note is not None
     assert note.images == 6
+    assert note.version == version("shiftbench")
     assert read_verification(edit_record(record, widen_interval)) is None
+    assert record.folder is not None
+    ResultStore(record.folder.parent).write(record, record.samples())
+    assert not (record.folder / "verified.json").exists()
 
 
 def test_the_command_says_so_and_exits_with_1(
@@ -205,3 +210,26 @@ def test_options_that_need_each_other(
         main(["verify", str(record.folder), *words])
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_command_measures_again_and_counts_what_it_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three images are searched, so no more than three can test every claim."""
+    model = ["-m", "xcit_pico_6_p8.scenes", "-d", "scenes", "--device", "cpu"]
+    small = ["--limit", "5", "--search-limit", "3", "-a", "integer", "--max-shift", "1"]
+    with pytest.raises(SystemExit):
+        main(["run", *model, *small, "-o", str(tmp_path), "-q"])
+    (record,) = read_records([tmp_path])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", str(record.folder), *model, "--save"])
+    assert stop.value.code == 0
+    assert "3 images measured again, all alike" in capsys.readouterr().out
+    note = read_verification(record)
+    assert note is not None
+    assert note.images == 3
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", str(record.folder), "-m", "xcit_pico_6_p8_af.scenes", *model[2:]])
+    assert stop.value.code == 1
+    assert "the weights are not the record's" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 from PIL import Image
 from sample_records import make_record, spread, trio, write_record
@@ -21,8 +22,9 @@ from shiftbench.records.choose import load_records
 from shiftbench.records.record import MetricInfo, Record
 from shiftbench.records.verify import save_verification
 from shiftbench.report.formats import FORMATS
-from shiftbench.report.formats.base import marked
-from shiftbench.report.formats.page import Published, payload, render_page
+from shiftbench.report.formats.base import Board, marked
+from shiftbench.report.formats.page import payload, render_page
+from shiftbench.report.published import Published
 from shiftbench.report.table import STANDARD, Measured, build_tables
 from shiftbench.scores import ScoreName, Scores
 from shiftbench.statistics import Score
@@ -56,7 +58,8 @@ def embedded(html: str) -> dict[str, Any]:
 
 def test_the_page_is_a_format_with_its_endings():
     assert FORMATS.get("html").endings == (".html", ".htm")
-    assert FORMATS.get("html").render(build_tables([make_record()]), False).startswith("<!doctype")
+    board = Board(build_tables([make_record()]), intervals=False)
+    assert FORMATS.get("html").render(board).startswith("<!doctype")
 
 
 def test_the_page_loads_nothing_and_a_record_cannot_end_its_script():
@@ -162,9 +165,30 @@ def test_the_images_are_counted_as_they_broke(tmp_path: Path):
         assert crop[0] == str(sum(r is not None and r > 0 for r in mine))
     ((_, examples),) = images["examples"]
     assert examples[0] == ["test/00006", "0", "dy 1, dx 0 px", "1"]
+    data = replace(record.data, classes=("cat", "dog", "fox"))
+    (group,) = payload(build_tables([replace(record, data=data)]))["groups"]
+    images = group["rows"][0]["detail"]["images"]
+    assert {row[0] for row in images["classes"]["rows"]} == {"cat", "dog", "fox"}
+    assert images["examples"][0][1][0][1:4:2] == ["cat", "dog"]
     (margin,) = images["histograms"]
     assert sum(margin["counts"]) == 60
     assert sum(margin["counts"][: margin["zero"]]) == 6
+
+
+def test_a_full_grid_shows_how_near_its_survivors_are_to_breaking(tmp_path: Path):
+    record = write_record(tmp_path, broken={"crop": spread(50, [4, 6])}, full_grid=True)
+    assert record.folder is not None
+    worst = [-2.0] * 10 + [i / 8 for i in range(1, 41)]
+    samples = record.samples().assign(crop_worst_margin=worst)
+    samples.to_parquet(record.folder / "samples.parquet", index=False)
+    (group,) = payload(build_tables([record]))["groups"]
+    _, shown = group["rows"][0]["detail"]["images"]["histograms"]
+    assert shown["title"] == "crop worst margin"
+    assert shown["caption"] == "10 of 50 below 0"
+    edges = [float(edge) for edge in shown["edges"]]
+    counts, _ = np.histogram(worst, edges)
+    assert shown["counts"] == counts.tolist()
+    assert edges[shown["zero"]] == 0
 
 
 def test_a_wide_grid_becomes_a_small_map(tmp_path: Path):
@@ -514,6 +538,9 @@ def test_only_a_verified_record_says_so(browser: Browser, tmp_path: Path):
     assert page.locator("tr:has(.tag.good) .link").all_inner_texts() == ["checked"]
     page.get_by_role("link", name="checked").click()
     assert "7 images measured again" in page.get_by_role("dialog").inner_text()
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("link", name="plain").click()
+    assert "not verified" in page.get_by_role("dialog").inner_text()
     page.close()
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from sample_records import spread, write_record
 from shiftbench.errors import DataError, UsageError
 from shiftbench.records.record import read_records
 from shiftbench.report.paper import TABLES, answer, commands, read_claims
+from shiftbench.report.published import read_published
 from shiftbench_cli.main import cli, main
 from shiftbench_cli.reproduce import command
 
@@ -287,3 +289,26 @@ def test_mistakes_are_one_clear_sentence(tmp_path: Path):
         csv.DictReader(io.StringIO(run("heads", "--paper", PAPER, "--format", "csv").stdout))
     )
     assert table[0]["published_percent"] == "70.35"
+
+
+def test_every_printed_score_is_published_as_printed():
+    """Counted from the files themselves: whatever stands under a score's head is shown."""
+    heads = ("top1", "consistency_", "adversarial_")
+    printed = Counter(
+        value
+        for file in PAPER.glob("*.csv")
+        for row in csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
+        for head, value in row.items()
+        if head.startswith(heads)
+    )
+    figures = read_published(PAPER)
+    assert Counter(figure.value for figure in figures) == printed
+    zhang = [f for f in figures if "Zhang" in f.source]
+    assert len(zhang) == 2 * 46
+    assert zhang[-1][1:] == ("mobilenet_v2 blurpool", "imagenet", "consistency crop", "87.73")
+    assert {f.metric for f in figures} >= {"adversarial integer 6 px", "adversarial half 3 px"}
+
+
+def test_a_folder_without_published_figures_is_one_sentence(tmp_path: Path):
+    with pytest.raises(DataError, match="no published figures in"):
+        read_published(tmp_path)

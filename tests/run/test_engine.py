@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import shiftbench
 from aft_models import onnx as exporter
+from shiftbench.datasets import load_dataset
 from shiftbench.datasets.scenes import Scenes
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models import Classifier, as_classifier, load_model
@@ -90,6 +91,28 @@ def test_bundled_models_have_the_same_answers(variant: str, tmp_path: Path) -> N
     classifier = load_model(f"xcit_pico_6_p8{variant}.scenes")
     expected = rows_of(classifier, "torch", tmp_path / "torch")
     assert_same_answers(rows_of(classifier, "onnx", tmp_path / "onnx"), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("tf_efficientnet_lite0", "tf_efficientnet_lite0.pth"),
+        ("vit_tiny_patch16_224", "vit_tiny_patch16_224.safetensors"),
+    ],
+)
+def test_public_networks_have_the_same_answers_on_photographs(
+    name: str, weights: str, shared_data: Path, tmp_path: Path
+) -> None:
+    classifier = load_model(f"timm:{name}", checkpoint=shared_data / "weights" / weights)
+    data = load_dataset(f"imagenet:{shared_data / 'imagenet_sample'}")
+    by = {}
+    for engine in ("torch", "onnx"):
+        settings = Settings(attacks=("crop",), max_shift=1, engine=engine, limit=16)
+        store = ResultStore(tmp_path / engine)
+        by[engine] = run(classifier, data, settings, store, execution=CPU).record.samples()
+    assert_same_answers(by["onnx"], by["torch"])
 
 
 def test_the_notebook_takes_an_engine() -> None:

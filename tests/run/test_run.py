@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from shiftbench.datasets import load_dataset
 from shiftbench.datasets.scenes import Scenes
+from shiftbench.datasets.subset import subset
 from shiftbench.errors import DataError, ModelError, RecordError, ShiftbenchError, UsageError
 from shiftbench.grid import ORIGIN, Grid
 from shiftbench.models import Classifier, as_classifier
@@ -208,6 +209,7 @@ def test_a_finished_run_is_not_repeated_and_never_mixed(
     again = run(classifier, dataset, settings, store, execution=CPU)
     assert again.reused
     assert again.record == first.record
+    assert first.record.data.classes == tuple(dataset.class_names)
     assert model.largest == 0
     with pytest.raises(RecordError, match=r"settings\.seed was 0, is 1.*--fresh"):
         run(classifier, dataset, replace(settings, seed=1), store, execution=CPU)
@@ -332,6 +334,8 @@ def test_requests_that_cannot_be(classifier: Classifier, dataset: Scenes, tmp_pa
     few = as_classifier(Nervous(3), RECIPE, name="few")
     with pytest.raises(ModelError, match="knows 3 classes"):
         run(few, dataset, SETTINGS, store, execution=CPU)
+    with pytest.raises(DataError, match="2 images of scenes have the key 'test/00000'"):
+        make_plan(classifier, subset(dataset, [0, 0, 1]), SETTINGS)
     with pytest.raises(UsageError, match="unknown attack 'crops'"):
         Settings(attacks=("crops",))
     with pytest.raises(UsageError, match="unknown search mode"):

@@ -6,9 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shiftbench.registry import Registry
+from shiftbench.report.published import Published
 from shiftbench.report.table import Cell, Column, Measured, Table
 
-PLAIN = ("model", "images", "param_count", "img_size")  # columns that every printed table has
+PLAIN = (
+    "model",
+    "images",
+    "param_count",
+    "img_size",
+)  # columns of a printed table
+
+
+@dataclass(frozen=True)
+class Board:
+    """What a format writes, as far as it has room for it."""
+
+    tables: Sequence[Table]  # one per group of comparable records
+    intervals: bool = True
+    published: Sequence[Published] = ()  # figures of papers, to be set apart
 
 
 @dataclass(frozen=True)
@@ -16,7 +31,7 @@ class Format:
     """A way to write tables as text."""
 
     endings: tuple[str, ...]  # of files that ask for it: (".md",)
-    render: Callable[[Sequence[Table], bool], str]  # the tables, and whether to show intervals
+    render: Callable[[Board], str]
     intervals: bool = True  # whether they are shown when the user does not say
 
 
@@ -45,25 +60,26 @@ def plain(column: str, cell: Cell) -> str:
     return count(int(cell)) if column == "param_count" else f"{cell:,.0f}"
 
 
+def plain_columns(table: Table) -> list[Column]:
+    """The columns of a printed table that are no scores."""
+    return [column for column in table.columns if column.name in PLAIN]
+
+
 def grid(
-    table: Table,
-    columns: Sequence[Column],
-    *,
-    escape: Callable[[str], str],
-    score: Callable[[Measured], str],
+    table: Table, *, escape: Callable[[str], str], score: Callable[[Measured], str]
 ) -> list[list[str]]:
     """Every cell of a printed table as text."""
     lines = []
     for row in table.rows:
-        line = [escape(plain(name, row.cells[name])) for name in PLAIN]
-        cells = [row.cells[column.name] for column in columns]
+        line = [escape(plain(c.name, row.cells[c.name])) for c in plain_columns(table)]
+        cells = [row.cells[column.name] for column in table.measured_columns()]
         lines.append(line + [score(c) if isinstance(c, Measured) else "" for c in cells])
     return lines
 
 
-def titles(columns: Sequence[Column]) -> list[str]:
+def titles(table: Table) -> list[str]:
     """The heads of a printed table."""
-    return [Column(name).title for name in PLAIN] + [column.title for column in columns]
+    return [column.title for column in (*plain_columns(table), *table.measured_columns())]
 
 
 def marked(cell: Measured, text: str) -> str:

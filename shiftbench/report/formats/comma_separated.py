@@ -19,7 +19,7 @@ def _cell(cell: Cell) -> str | int:
     return f"{cell:.2f}" if isinstance(cell, float) else cell
 
 
-def to_csv(tables: Sequence[Table], intervals: bool = False) -> str:
+def to_csv(tables: Sequence[Table]) -> str:
     """All tables one below the other: they have the same columns."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -30,4 +30,4 @@ def to_csv(tables: Sequence[Table], intervals: bool = False) -> str:
     return out.getvalue()
 
 
-FORMATS.register("csv", Format((".csv",), to_csv))
+FORMATS.register("csv", Format((".csv",), lambda board: to_csv(board.tables)))

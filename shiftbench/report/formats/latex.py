@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from shiftbench.report.formats.base import FORMATS, PLAIN, Format, grid, marked
+from shiftbench.report.formats.base import (
+    FORMATS,
+    Format,
+    grid,
+    marked,
+    plain_columns,
+    titles,
+)
 from shiftbench.report.table import Column, Measured, Table
 
 _LATEX = {
@@ -32,9 +39,10 @@ def _name(column: Column) -> str:
     return column.title.removeprefix(column.group).strip()
 
 
-def _header(columns: Sequence[Column]) -> list[str]:
-    first, rules, at = [""] * len(PLAIN), [], len(PLAIN) + 1
-    for family, members in groupby(columns, key=lambda column: column.group):
+def _header(table: Table) -> list[str]:
+    plain, scored = plain_columns(table), table.measured_columns()
+    first, rules, at = [""] * len(plain), [], len(plain) + 1
+    for family, members in groupby(scored, key=lambda column: column.group):
         width = len(list(members))
         if family:
             first.append(rf"\multicolumn{{{width}}}{{c}}{{{family}}}")
@@ -42,15 +50,12 @@ def _header(columns: Sequence[Column]) -> list[str]:
         else:
             first += [""] * width
         at += width
-    names = [Column(name).title for name in PLAIN]
-    names += [_name(column) for column in columns]
+    names = [column.title for column in plain] + [_name(column) for column in scored]
     lines = [" & ".join(first) + r" \\", " ".join(rules)] if rules else []
     return [*lines, " & ".join(latex_escape(name) for name in names) + r" \\"]
 
 
 def _table(table: Table, intervals: bool) -> str:
-    columns = table.measured_columns()
-
     def score(cell: Measured) -> str:
         text = cell.score.text()
         text = marked(cell, rf"\textbf{{{text}}}" if cell.best else text)
@@ -59,16 +64,16 @@ def _table(table: Table, intervals: bool) -> str:
         detail += f"$n$={cell.score.n}" if cell.own_n else ""
         return rf"{text} {{\scriptsize {detail.strip()}}}" if detail else text
 
-    body = grid(table, columns, escape=latex_escape, score=score)
+    body = grid(table, escape=latex_escape, score=score)
     caption = latex_escape(f"{table.label}. {table.notes(intervals=intervals)}")
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(PLAIN) - 1 + len(columns))}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(titles(table)) - 1)}}}",
             r"\toprule",
-            *_header(columns),
+            *_header(table),
             r"\midrule",
             *(" & ".join(line) + r" \\" for line in body),
             r"\bottomrule",
@@ -84,4 +89,7 @@ def to_latex(tables: Sequence[Table], intervals: bool = False) -> str:
     return "% needs \\usepackage{booktabs}\n" + "\n".join(_table(t, intervals) for t in tables)
 
 
-FORMATS.register("latex", Format((".tex",), to_latex, intervals=False))
+FORMATS.register(
+    "latex",
+    Format((".tex",), lambda board: to_latex(board.tables, board.intervals), intervals=False),
+)

@@ -23,8 +23,6 @@ def _markdown_escape(text: str) -> str:
 
 
 def _table(table: Table, intervals: bool) -> str:
-    columns = table.measured_columns()
-
     def score(cell: Measured) -> str:
         text = cell.score.text()
         text = marked(cell, f"**{text}**" if cell.best else text)
@@ -32,9 +30,9 @@ def _table(table: Table, intervals: bool) -> str:
         detail += f"n={cell.score.n:,}" if cell.own_n else ""
         return f"{text}<br><sub>{detail.strip()}</sub>" if detail else text
 
-    header = titles(columns)
+    header = titles(table)
     rule = ["---"] + ["---:"] * (len(header) - 1)
-    body = grid(table, columns, escape=_markdown_escape, score=score)
+    body = grid(table, escape=_markdown_escape, score=score)
     lines = ["| " + " | ".join(line) + " |" for line in (header, rule, *body)]
     return "\n".join(lines) + "\n\n" + table.notes(intervals=intervals) + "\n"
 
@@ -61,4 +59,6 @@ def update_between_markers(path: Path, content: str) -> bool:
     return new != text
 
 
-FORMATS.register("markdown", Format((".md",), to_markdown))
+FORMATS.register(
+    "markdown", Format((".md",), lambda board: to_markdown(board.tables, board.intervals))
+)

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from shiftbench.report.formats.base import FORMATS, Format
+from shiftbench.report.formats.base import FORMATS, Board, Format
 from shiftbench.report.formats.page.groups import describe_group
-from shiftbench.report.formats.page.published import Published, describe_published
+from shiftbench.report.formats.page.published import describe_published
+from shiftbench.report.published import Published
 from shiftbench.report.table import Table
 
-__all__ = ["Published", "payload", "render_page", "script_safe"]
+__all__ = ["payload", "render_page", "script_safe"]
 
 _SCRIPTS = (
     *("state.js", "charts.js", "table.js", "figures.js", "detail.js", "published.js", "main.js"),
@@ -69,4 +70,8 @@ def render_page(
     return re.sub(r"@@(STYLE|SCRIPT|DATA)@@", lambda m: parts[m.group(1)], _read("template.html"))
 
 
-FORMATS.register("html", Format((".html", ".htm"), render_page))
+def _render(board: Board) -> str:
+    return render_page(board.tables, board.intervals, board.published)
+
+
+FORMATS.register("html", Format((".html", ".htm"), _render))

@@ -39,7 +39,7 @@ function openDetail(group, row) {
     element("div", { class: "top" }, element("div", {}, element("h2", { id: "detail-title" }, ...breakable(row.model)),
       element("p", { class: "note" }, `${line} · `, element("a", { href: linkOf(group, row) }, "link to this model"))),
       element("button", { type: "button", class: "quiet", onclick: () => dialog.close(), autofocus: true }, "Close")),
-    row.verified ? element("p", { class: "note" }, element("span", { class: "tag good" }, "verified"), ` ${row.verified}`) : null,
+    element("p", { class: "note" }, element("span", { class: row.verified ? "tag good" : "tag" }, row.verified ? "verified" : "not verified"), ` ${row.verified || "No image of this record was measured again."}`),
     row.mode ? element("p", { class: "note" }, `Searched with ${row.mode}: scores with ≤ are upper bounds.`) : null,
     scoreTable(group, row), curveTable(group, row),
     maps ? accuracyMaps(maps) : hint,

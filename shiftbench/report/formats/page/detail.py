@@ -38,7 +38,10 @@ def sampled_modes(record: Record) -> str:
 def verified(record: Record) -> str:
     """How a record was verified; empty where it was not."""
     found = read_verification(record)
-    return "" if found is None else f"{found.images:,} images measured again on {found.date[:10]}"
+    if found is None:
+        return ""
+    how = f"on {found.date[:10]} with shiftbench {found.version}"
+    return f"{found.images:,} images measured again {how}, all alike"
 
 
 def words(value: Any) -> str:
@@ -107,9 +110,10 @@ def _facts(record: Record) -> list[list[Any]]:
         name: {**info.settings, "images": f"{info.images:,}"}
         for name, info in record.metrics.items()
     }
+    data = {**asdict(record.data), "classes": len(record.data.classes) or "without names"}
     sections: dict[str, Mapping[str, Any]] = {
         "Model": asdict(record.model),
-        "Data": asdict(record.data),
+        "Data": data,
         "Metrics": metrics,
         "Settings": record.settings,
         "Environment": {**record.environment, **made},

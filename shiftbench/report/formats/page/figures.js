@@ -54,8 +54,8 @@ function brokenMaps(broken) {
 
 function classTable({ heads, rows: classes, more }) {
   return element("section", {}, element("h3", {}, "Broken images by class"), element("div", { class: "scroll" }, element("table", { class: "classes" },
-    element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
-    element("tbody", {}, ...classes.map(([name, size, cells]) => element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, size),
+    element("thead", {}, element("tr", {}, ...heads.map((head, i) => element("th", { scope: "col", class: i ? null : "name" }, head)))),
+    element("tbody", {}, ...classes.map(([name, size, cells]) => element("tr", {}, element("th", { scope: "row", class: "name" }, name), element("td", {}, size),
       ...cells.map(([text, share, title]) => element("td", { title, style: `--share: ${share}` }, text))))))),
     more ? element("p", { class: "note" }, `The ${classes.length} classes that lose the most; ${more} more.`) : null);
 }

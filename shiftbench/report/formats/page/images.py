@@ -7,7 +7,7 @@ the offset that broke an image, and `margin` or `*_margin`, how far its answer w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -59,8 +59,12 @@ def describe_images(record: Record) -> dict[str, Any] | None:
     searches = _searches(record, samples)
     return {
         "broken": [_where(breaks) for breaks in searches],
-        "classes": _classes(samples, searches),
-        "examples": [[b.title, _examples(samples, b)] for b in searches if b.by_shift.any()],
+        "classes": _classes(samples, searches, record.data.class_name),
+        "examples": [
+            [b.title, _examples(samples, b, record.data.class_name)]
+            for b in searches
+            if b.by_shift.any()
+        ],
         "histograms": [_histogram(name, samples) for name in _margins(record, samples)],
     }
 
@@ -124,7 +128,9 @@ def _where(breaks: _Breaks) -> dict[str, Any]:
     }
 
 
-def _classes(samples: pd.DataFrame, searches: Sequence[_Breaks]) -> dict[str, Any] | None:
+def _classes(
+    samples: pd.DataFrame, searches: Sequence[_Breaks], named: Callable[[int], str]
+) -> dict[str, Any] | None:
     """The classes that lose the most images, search by search: each cell a text and a share."""
     if "label" not in samples or not any((b.by_shift | b.unshifted).any() for b in searches):
         return None
@@ -137,7 +143,7 @@ def _classes(samples: pd.DataFrame, searches: Sequence[_Breaks]) -> dict[str, An
         mine = labels == label
         cells = [_share(mine & searches[0].unshifted, mine & searches[0].searched)]
         cells += [_share(mine & b.by_shift, mine & b.searched) for b in searches]
-        rows.append([f"{label}", f"{mine.sum():,}", cells])
+        rows.append([named(int(label)), f"{mine.sum():,}", cells])
     return {
         "heads": ["class", "images", "wrong unshifted", *(breaks.title for breaks in searches)],
         "rows": rows,
@@ -150,7 +156,9 @@ def _share(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> list[Any]:
     return [f"{count:,}", round(count / of, 3) if of else 0, f"{count:,} of {of:,} images"]
 
 
-def _examples(samples: pd.DataFrame, breaks: _Breaks) -> list[list[str]]:
+def _examples(
+    samples: pd.DataFrame, breaks: _Breaks, named: Callable[[int], str]
+) -> list[list[str]]:
     """The images that the smallest shifts broke: key, class, offset, answer."""
     chosen = np.flatnonzero(breaks.by_shift)
     far = np.maximum(np.abs(breaks.dy[chosen]), np.abs(breaks.dx[chosen]))
@@ -159,9 +167,9 @@ def _examples(samples: pd.DataFrame, breaks: _Breaks) -> list[list[str]]:
     return [
         [
             str(keys.iloc[i]),
-            str(labels.iloc[i]),
+            named(int(labels.iloc[i])),
             f"dy {number(breaks.dy[i])}, dx {number(breaks.dx[i])} px",
-            "" if np.isnan(breaks.answer[i]) else f"{breaks.answer[i]:.0f}",
+            "" if np.isnan(breaks.answer[i]) else named(int(breaks.answer[i])),
         ]
         for i in first
     ]

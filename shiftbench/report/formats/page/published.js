@@ -8,7 +8,7 @@ function paperTable({ source, heads, rows: models }) {
 function paper({ data, tables }) {
   return element("details", { class: "paper", open: data === state.group.data },
     element("summary", {}, element("b", {}, data), `, ${tables.length} published table${tables.length === 1 ? "" : "s"}`),
-    ...tables.map(paperTable));
+    element("div", { class: "sources" }, ...tables.map(paperTable)));
 }
 
 function drawPublished() {

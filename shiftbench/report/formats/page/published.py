@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Published(NamedTuple):
-    """One figure, as it was printed."""
-
-    source: str  # the paper, and where in it
-    model: str
-    data: str
-    metric: str  # as a table's head calls it: `consistency half`
-    value: str
+from shiftbench.report.published import Published
 
 
 def describe_published(figures: Sequence[Published]) -> list[dict[str, Any]]:

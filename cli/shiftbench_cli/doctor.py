@@ -1,0 +1,37 @@
+"""`shiftbench doctor`: what to paste into a bug report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from itertools import groupby
+
+import click
+
+from shiftbench.run.diagnosis import diagnose
+
+
+@click.command(name="doctor")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="json: a list of objects with topic, name and value.",
+)
+def command(form: str) -> None:
+    """Show versions, device, extras, and where weights and data are looked for.
+
+    Paste the output into a bug report. Nothing is downloaded or changed.
+    """
+    facts = diagnose()
+    if form == "json":
+        json.dump([asdict(fact) for fact in facts], sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    names = max(len(fact.name) for fact in facts)
+    for topic, members in groupby(facts, key=lambda fact: fact.topic):
+        for index, fact in enumerate(members):
+            click.echo(f"{topic if index == 0 else '':<10}{fact.name:<{names}}  {fact.value}")

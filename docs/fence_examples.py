@@ -1,0 +1,25 @@
+"""Shows the doctests of docstrings as code: an extension for griffe, the parser of mkdocstrings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+# From the first prompt to the next blank line, with the indentation of its section.
+EXAMPLE = re.compile(r"^(?P<indent> *)>>> .*?(?=\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
+
+
+class FenceExamples(griffe.Extension):
+    """Puts every doctest between fences."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Rewrites the docstring of an object."""
+        if obj.docstring is not None:
+            obj.docstring.value = EXAMPLE.sub(_fenced, obj.docstring.value)
+
+
+def _fenced(found: re.Match[str]) -> str:
+    indent = found["indent"]
+    return f"\n{indent}```pycon\n{found[0]}\n{indent}```"

@@ -1,0 +1,53 @@
+"""Runs the tutorials in an empty folder and keeps their outputs: `make notebooks`.
+
+    python docs/tutorials/execute.py [--check] [NOTEBOOK...]
+
+With --check the files stay as they are; a cell that fails is an error either way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+HERE = Path(__file__).parent
+SECONDS = 1800  # for a single cell, on a busy machine
+
+
+def execute(path: Path) -> nbformat.NotebookNode:
+    """The notebook with fresh outputs."""
+    notebook = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        place = {"metadata": {"path": folder}}
+        client = NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources=place)
+        client.execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # times of day: they would differ every time
+        if "outputs" in cell:  # warnings name folders of this machine
+            cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
+    notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"]}
+    return notebook
+
+
+def main() -> None:
+    """Parses the arguments, and runs every notebook that is asked for."""
+    parser = argparse.ArgumentParser(description="Run the tutorials and keep their outputs.")
+    parser.add_argument("notebooks", nargs="*", type=Path)
+    parser.add_argument("--check", action="store_true", help="leave the files as they are")
+    given = parser.parse_args()
+    # `!shiftbench` in a cell is the one of this environment.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for path in given.notebooks or sorted(HERE.glob("*.ipynb")):
+        notebook = execute(path)
+        if not given.check:
+            nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    main()

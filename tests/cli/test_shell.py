@@ -1,0 +1,146 @@
+"""What the terminal gets: tables that fit it, escape codes only if it wants them, and Tab."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import BashComplete, get_completion_class
+
+from shiftbench.records.record import Record, ResultStore
+from shiftbench_cli import render, report
+from shiftbench_cli.main import COMMANDS, cli, main
+
+RECORDS = Path(__file__).parents[2] / "results" / "records"
+
+
+class Terminal(io.StringIO):
+    """Stands for the terminal of a user."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def scenes() -> list[Record]:
+    return [r for r in ResultStore(RECORDS).read_all() if r.data.name == "scenes"]
+
+
+def shown(
+    records: list[Record], monkeypatch: pytest.MonkeyPatch, columns: int, **variables: str
+) -> str:
+    """What a terminal of so many columns shows for records."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm-256color", **variables, "COLUMNS": str(columns)}.items():
+        monkeypatch.setenv(name, value)
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    report.write(records, "table")
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_80_columns_hold_every_score_in_one_row_per_model(
+    scenes: list[Record], variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = plain(shown(scenes, monkeypatch, 80, **variables))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert max(map(len, lines)) <= 80
+    for record in scenes:
+        [row] = [line for line in lines if line.startswith(f"{record.model.name} ")]
+        values = [cell.rstrip("*") for cell in row.split()[1:]]
+        scores = {n: s for n, s in record.scores.items() if n.family != "change"}
+        largest = [s for n, s in scores.items() if n.radius in (None, max_radius(record))]
+        assert sorted(values) == sorted(score.text() for score in largest)
+    assert "95% intervals reach at most" in text
+
+
+def plain(text: str) -> str:
+    """Without bold and dim."""
+    for code in ("\x1b[1m", "\x1b[2m", "\x1b[0m"):
+        text = text.replace(code, "")
+    return text
+
+
+def max_radius(record: Record) -> int:
+    return max(name.radius for name in record.scores if name.radius is not None)
+
+
+@pytest.mark.parametrize("columns", [30, 50, 80, 120, 180, 250])
+def test_no_width_cuts_a_score_or_overflows(
+    scenes: list[Record], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = plain(shown(scenes, monkeypatch, columns))
+    _, *table = text.splitlines()
+    assert max(len(line.rstrip()) for line in table) <= columns
+    for record in scenes:
+        for name, score in record.scores.items():
+            if name.family != "change" and name.radius in (None, max_radius(record)):
+                assert score.text() in text
+                assert columns < 200 or score.interval() in text
+
+
+def test_no_color_and_dumb_terminals_get_plain_text(
+    scenes: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "\x1b[" in shown(scenes, monkeypatch, 250)  # a terminal that wants it gets bold
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        text = shown(scenes, monkeypatch, 250, **variables)
+        assert "\x1b" not in text
+        assert "NO_COLOR" not in variables or "*: the best" in text
+
+
+def test_lines_are_redrawn_only_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    assert render.is_live(render.stderr())
+    monkeypatch.setenv("TERM", "dumb")
+    assert not render.is_live(render.stderr())
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setenv("TERM", "xterm")
+    assert not render.is_live(render.stderr())
+
+
+def completions(*words: str) -> list[str]:
+    complete = BashComplete(cli, {}, "shiftbench", "_SHIFTBENCH_COMPLETE")
+    return [item.value for item in complete.get_completions(list(words[:-1]), words[-1])]
+
+
+def test_tab_offers_commands_options_and_names() -> None:
+    assert completions("") == list(COMMANDS)
+    assert completions("re") == ["repair", "reproduce"]
+    assert "--max-shift" in completions("run", "--m")
+    assert "xcit_pico_6_p8_af.scenes" in completions("run", "-m", "xcit_pico")
+    assert "timm:resnet50" in completions("run", "-m", "timm:resnet5")
+    assert completions("run", "-d", "cifar") == ["cifar10", "cifar100"]
+    assert completions("run", "-a", "c") == ["crop", "camera"]
+    assert "cpu-scenes" in completions("train", "--recipe", "cpu")
+    assert "flip" in completions("run", "--metric", "f")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_its_script(shell: str) -> None:
+    kind = get_completion_class(shell)
+    assert kind is not None
+    variables = kind(cli, {}, "shiftbench", "_SHIFTBENCH_COMPLETE").source_vars()
+    assert "_SHIFTBENCH_COMPLETE" in kind.source_template % variables
+
+
+def test_the_doctor_says_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+    with pytest.raises(SystemExit):
+        main(["doctor", "--format", "json"])
+    facts = {fact["name"]: fact["value"] for fact in json.loads(capsys.readouterr().out)}
+    assert all(value in text for value in facts.values())
+    assert {"shiftbench", "torch", "timm", "device", "threads", "hf"} <= facts.keys()
+    assert facts["cache"].startswith(os.environ["SHIFTBENCH_CACHE"])

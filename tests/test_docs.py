@@ -1,0 +1,54 @@
+"""The site builds without a warning, and the tutorials run from top to bottom."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
+LARGEST = 200_000  # bytes of a notebook: pictures are small, tables are short
+
+
+def run(*words: str | Path) -> None:
+    """Runs a Python command from the root, where the configuration lies."""
+    ran = subprocess.run(
+        [sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_keeps_small_outputs_and_no_traces_of_a_machine(path: Path) -> None:
+    text = path.read_text("utf-8")
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert len(text) < LARGEST
+    assert any(cell["outputs"] for cell in cells), "run `make notebooks`"
+    counts = [cell["execution_count"] for cell in cells]
+    assert counts == list(range(1, len(cells) + 1)), "run `make notebooks`"
+    for cell in cells:
+        for output in cell["outputs"]:
+            assert output["output_type"] != "error"
+            assert output.get("name") != "stderr"
+    for trace in ("/home/", "/root/", "/tmp/", "site-packages"):
+        assert trace not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_runs(path: Path) -> None:
+    pytest.importorskip("nbclient", reason="needs the extra `docs`")
+    run(path.parent / "execute.py", "--check", path)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="needs the extra `docs`")
+    run("-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path)
+    for page in ("index.html", "compare-peers/index.html", "reference/shiftbench/index.html"):
+        assert (tmp_path / page).is_file()
+    assert "language-pycon" in (tmp_path / "reference/shiftbench/index.html").read_text("utf-8")
