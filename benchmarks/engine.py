@@ -99,9 +99,9 @@ def compare_engines(name: str, rounds: int, *, compiled: bool) -> str:
     images = torch.randn(batch, *shape)
     speed = medians(candidates, images, rounds)
     better = max(speed["first"], speed["last"])
-    cells = [f"{speed[c]:8.1f}" if c in speed else f"{'-':>8}" for c in COLUMNS]
+    cells = [f"{speed[c]:11.1f}" if c in speed else f"{'-':>11}" for c in COLUMNS]
     met = "" if speed["onnx"] / better >= bar else "  missed"
-    return f"{architecture:30}{''.join(cells)}{speed['onnx'] / better:8.2f}   >= {bar:.2f}{met}"
+    return f"{architecture:30}{''.join(cells)}{speed['onnx'] / better:9.2f}   >= {bar:.2f}{met}"
 
 
 COLUMNS = ("first", "last", "compile", "onnx", "openvino")
@@ -119,8 +119,8 @@ def compare_alias_free(name: str, rounds: int) -> str:
         candidates[f"torch{variant}"] = module
         candidates[f"onnx{variant}"] = OnnxNetwork(export_onnx(module, shape), name=preset)
     speed = medians(candidates, images, rounds)
-    cells = [f"{speed[c]:8.1f}" for c in candidates]
-    ratios = [f"{speed[e] / speed[f'{e}_af']:8.2f}" for e in ("torch", "onnx")]
+    cells = [f"{speed[c]:11.1f}" for c in candidates]
+    ratios = [f"{speed[e] / speed[f'{e}_af']:9.2f}" for e in ("torch", "onnx")]
     return f"{preset:22}{''.join(cells)}{''.join(ratios)}"
 
 
@@ -142,11 +142,11 @@ def main() -> None:
     )
     if options.alias_free:
         heads = [f"{e}{v}" for v in ("", "_aps", "_af") for e in ("torch", "onnx")]
-        print(f"{'':22}{''.join(f'{h[-8:]:>8}' for h in heads)}{'af cost':>8}{'in onnx':>8}")
+        print(f"{'':22}{''.join(f'{h:>11}' for h in heads)}{'af cost':>9}{'in onnx':>9}")
         for name in options.sizes:
             print(compare_alias_free(name, options.rounds), flush=True)
         return
-    print(f"{'':30}{''.join(f'{c:>8}' for c in COLUMNS)}{'gain':>8}   bar")
+    print(f"{'':30}{''.join(f'{c:>11}' for c in COLUMNS)}{'gain':>9}   bar")
     for name in options.models:
         print(compare_engines(name, options.rounds, compiled=not options.no_compile), flush=True)
     print("\nfirst, last: PyTorch with the channels there; gain: onnx over the better of the two")

@@ -25,7 +25,7 @@ from shiftbench.scores import ScoreName
 from shiftbench_cli.main import main
 
 SIDE = 24
-KNOWN = 60  # images that the model is fitted to
+KNOWN = 40  # images that the model is fitted to
 MODEL = """
 import os, signal, time
 import torch
@@ -159,7 +159,7 @@ def test_ctrl_c_then_kill_then_the_same_command_gives_the_same_rows(
 ) -> None:
     output = tmp_path / "runs"
     words = request(place, output, "-b", "4")
-    process = start(words, SLOW="0.2")
+    process = start(words, SLOW="0.5")
     saved = wait_for_parts(process, output)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -169,7 +169,7 @@ def test_ctrl_c_then_kill_then_the_same_command_gives_the_same_rows(
     assert err.strip().splitlines()[-1].startswith("interrupted: finished parts are kept")
     saved = len(list(output.rglob("parts/*/*.parquet")))
 
-    process = start(words, SLOW="0.2")
+    process = start(words, SLOW="0.5")
     saved = wait_for_parts(process, output, saved)
     refused = shiftbench(*words)
     assert refused.code == 1
