@@ -197,7 +197,7 @@ def test_the_latest_rows_count_and_damaged_parts_are_left_out(tmp_path: Path) ->
 def _hold(folder: Path, ready: Any, release: Any) -> None:
     with exclusive(folder):
         ready.set()
-        release.wait(30)
+        release.wait(300)
 
 
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
     ready, release = context.Event(), context.Event()
     process = context.Process(target=_hold, args=(tmp_path, ready, release))
     process.start()
-    assert ready.wait(60)
+    assert ready.wait(300)  # it imports torch first
     with pytest.raises(RecordError, match="being written by another process"), exclusive(tmp_path):
         pass
     process.kill()  # no chance to clean up
