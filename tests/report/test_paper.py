@@ -181,7 +181,7 @@ def test_commands_make_each_record_once_and_parse():
         *trainings, measured = [shlex.split(part) for part in line.split(" && ")]
         for words in (*trainings, measured):
             assert words[0] == "shiftbench"
-            context = click.Context(cli, help_option_names=["-h", "--help"])
+            context = click.Context(cli, **cli.context_settings)
             command = cli.get_command(context, words[1])
             assert command is not None
             command.make_context(words[1], words[2:], parent=context)
