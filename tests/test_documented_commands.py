@@ -70,7 +70,7 @@ def test_it_is_understood(page: Path, line: str, monkeypatch: pytest.MonkeyPatch
     if name in ("COMMAND", "--version", "-h"):
         return
     assert name in COMMANDS
-    context = click.Context(cli, info_name="shiftbench")
+    context = click.Context(cli, info_name="shiftbench", **cli.context_settings)
     command = cli.get_command(context, name)
     assert command is not None
     if words in (["..."], []) or "-h" in words:
@@ -93,7 +93,7 @@ def test_there_are_commands_and_a_wrong_one_is_noticed() -> None:
         "shiftbench list models",
     ]
     assert words_of("shiftbench run -o x > log  # a remark") == ["run", "-o", "x"]
-    context = click.Context(cli, info_name="shiftbench")
+    context = click.Context(cli, info_name="shiftbench", **cli.context_settings)
     run = cli.get_command(context, "run")
     assert run is not None
     with pytest.raises(click.NoSuchOption):
