@@ -126,7 +126,7 @@ def run(
                 rows = _rows(plan, before, parts)
                 record, samples = assemble(plan, rows, before, about)
                 written = replace(record, folder=store.write(record, samples))
-                parts.clear()
+                parts.drop({name: list(frame.index) for name, frame in rows.items()})
         finished = group.gather(written)[0]
     assert finished is not None
     return Outcome(finished, reused=False)
@@ -161,8 +161,11 @@ def _open(folder: Path, parts: Parts, identity: Identity, *, fresh: bool) -> Rec
 
 def _rows(plan: Plan, before: Record | None, parts: Parts) -> Rows:
     """What is there of every metric, of the plan or of the record that grows."""
+    keys = {metric.name: plan.keys_of(metric) for metric in plan.metrics}
     metrics = {**metrics_of(before), **{metric.name: metric for metric in plan.metrics}}
-    return {name: rows_of(metric, before, parts) for name, metric in metrics.items()}
+    return {
+        name: rows_of(metric, before, parts, keys.get(name, ())) for name, metric in metrics.items()
+    }
 
 
 def _missing(plan: Plan, rows: Rows) -> list[str]:

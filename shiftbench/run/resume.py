@@ -11,7 +11,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,9 +149,31 @@ class Parts:
         """Removes the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def drop(self, used: Mapping[str, Collection[str]]) -> None:
+        """Removes the images that went into a record, by metric; what is left waits for its run."""
+        rest: Rows = {}
+        for folder in sorted(path for path in self.folder.glob("*") if path.is_dir()):
+            rows = self.read(folder.name)
+            if rows is not None:
+                unused = rows[~rows.index.isin(list(used.get(folder.name, ())))]
+                rest |= {folder.name: unused} if len(unused) else {}
+        if not rest:
+            self.clear()
+            return
+        for folder in sorted(path for path in self.folder.glob("*") if path.is_dir()):
+            shutil.rmtree(folder)
+        for metric, unused in rest.items():
+            self.save(metric, unused, writer="rest")
 
-def rows_of(metric: Metric, record: Record | None, parts: Parts) -> pd.DataFrame:
-    """Every row of a metric, from the record and from the parts, which are newer."""
+
+def rows_of(
+    metric: Metric, record: Record | None, parts: Parts, keys: Collection[str]
+) -> pd.DataFrame:
+    """The rows of a metric: all of the record's, and those of some images from the newer parts.
+
+    Parts of a larger run that was stopped may hold other images too. A record gets only what was
+    asked for: which of the others were measured is an accident.
+    """
     frames = []
     if record is not None:
         samples = record.samples().set_index(KEY)
@@ -162,7 +184,7 @@ def rows_of(metric: Metric, record: Record | None, parts: Parts) -> pd.DataFrame
             frames.append(there)
     new = parts.read(metric.name)
     if new is not None:
-        frames.append(new)
+        frames.append(new[new.index.isin(list(keys))])
     if not frames:
         return pd.DataFrame(index=pd.Index([], name=KEY))
     rows = pd.concat(frames)

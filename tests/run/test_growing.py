@@ -286,3 +286,26 @@ def test_a_limit_in_the_library_takes_a_subset(bench: Bench, tmp_path: Path) -> 
     record = bench.run(tmp_path, replace(BASE, limit=6)).record
     assert record.data.images == 6 == len(record.samples())
     assert record.settings["limit"] == 6
+
+
+def test_a_larger_run_that_was_stopped_leaves_nothing_in_a_smaller_record(
+    bench: Bench, tmp_path: Path
+) -> None:
+    large, small = WIDE, replace(WIDE, search_limit=4)
+
+    def stop(event: Estimate | Tally) -> None:
+        if isinstance(event, Tally) and event.metric == "adversarial_integer" and event.measured:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(tmp_path / "both", large, watch=stop)
+    assert_equal(
+        bench.run(tmp_path / "both", small).record, bench.run(tmp_path / "small", small).record
+    )
+    bench.network.seen = 0
+    grown = bench.run(tmp_path / "both", large)
+    added = bench.network.seen
+    bench.network.seen = 0
+    assert_equal(grown.record, bench.run(tmp_path / "large", large).record)
+    assert added < bench.network.seen  # what the stopped run had measured was kept for it
+    assert not list((tmp_path / "both").rglob("*/parts"))
