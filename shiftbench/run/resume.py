@@ -151,11 +151,12 @@ class Parts:
 
     def drop(self, used: Mapping[str, Collection[str]]) -> None:
         """Removes the images that went into a record, by metric; what is left waits for its run."""
+        asked = {name.replace("/", "_"): list(keys) for name, keys in used.items()}
         rest: Rows = {}
         for folder in sorted(path for path in self.folder.glob("*") if path.is_dir()):
             rows = self.read(folder.name)
             if rows is not None:
-                unused = rows[~rows.index.isin(list(used.get(folder.name, ())))]
+                unused = rows[~rows.index.isin(asked.get(folder.name, []))]
                 rest |= {folder.name: unused} if len(unused) else {}
         if not rest:
             self.clear()
