@@ -94,6 +94,8 @@ def test_finished_images_are_measured_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", sorted(RECORDS.iterdir()), ids=lambda folder: folder.name)
 def test_committed_records_have_the_geometry_of_today(folder: Path, tmp_path: Path) -> None:
     record = read_record(folder)
+    if record.model.source != "bundled":
+        pytest.skip(f"the weights of {record.model.name} are not in this repository")
     if record.data.name == "scenes":
         data = load_dataset("scenes")
     else:
