@@ -78,5 +78,5 @@ CANONICAL = Remedy(
     summary="the image is moved until the phase of its first harmonic is zero on both axes",
     exact_for="every cyclic shift, fractions included, for any model",
     apply=_apply,
-    needs_finetuning=True,
+    needs_finetuning=False,
 )

@@ -55,5 +55,5 @@ CIRCULAR = Remedy(
     summary="zero padding becomes circular padding",
     exact_for="nothing by itself: it removes the border as a landmark",
     apply=lambda patient, _: make_circular(patient),
-    needs_finetuning=False,
+    needs_finetuning=True,
 )

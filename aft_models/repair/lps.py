@@ -8,16 +8,9 @@ from torch import Tensor
 from aft_models.repair.layer import SlidingLayer, extend
 from aft_models.repair.patient import Patient
 from aft_models.repair.phases import Phase
-from aft_models.repair.polyphase import (
-    Choice,
-    Mixture,
-    PolyphaseSampler,
-    blocks,
-    install,
-    strongest,
-)
+from aft_models.repair.polyphase import Choice, Mixture, blocks
 from aft_models.repair.remedy import Remedy
-from aft_models.repair.scorer import Scorer, fit_scorers, scorer_of
+from aft_models.repair.scorer import Scorer, install_learned
 
 _HIDDEN = 16  # channels between the two convolutions
 
@@ -40,11 +33,7 @@ class PhaseScorer(Scorer):
         return score.view(-1, *stride)
 
 
-def _choose(layer: SlidingLayer, y: Tensor) -> Choice:
-    scorer = scorer_of(layer)
-    if scorer is None:
-        return strongest(layer, y)
-    scores = scorer(y, layer.window.stride)
+def _pick(layer: SlidingLayer, scores: Tensor) -> Choice:
     if not layer.training:
         return Phase.largest(scores)
     weights = F.gumbel_softmax(scores.flatten(1), dim=1).view_as(scores)
@@ -52,9 +41,8 @@ def _choose(layer: SlidingLayer, y: Tensor) -> Choice:
 
 
 def _apply(patient: Patient, _: int) -> None:
-    sampler = PolyphaseSampler("lps", patient.forward_pass, _choose, learns=True)
-    install(patient, sampler, "a small network chooses the polyphase component")
-    fit_scorers(patient, PhaseScorer)
+    what = "a small network chooses the polyphase component"
+    install_learned(patient, "lps", PhaseScorer, _pick, what)
 
 
 LPS = Remedy(

@@ -107,6 +107,11 @@ class ForwardPass:
         self._pass.choices.clear()
         self._pass.first = None
 
+    @property
+    def choices(self) -> dict[tuple[Pair, Pair], Any]:
+        """What was chosen so far, by size of the map and stride, in the order of the pass."""
+        return dict(self._pass.choices)
+
     def find(self, layer: nn.Module, size: Pair, stride: Pair) -> Any:
         """The choice to follow, or None for the layer that must choose."""
         if layer is self._pass.first:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from aft_models.errors import AftModelsError
 from aft_models.repair.layer import SlidingLayer
 from aft_models.repair.patient import Patient
-from aft_models.repair.polyphase import choosers
+from aft_models.repair.polyphase import Choice, PolyphaseSampler, choosers, install, strongest
 
 _NAME = "scorer"
 
@@ -44,15 +45,30 @@ class Scorer(nn.Module):
             self.trained = True
 
 
-def scorer_of(layer: SlidingLayer) -> Scorer | None:
-    """The scorer of a layer that has one."""
-    found = layer._modules.get(_NAME)
-    assert found is None or isinstance(found, Scorer)
-    return found
+Pick = Callable[[SlidingLayer, Tensor], Choice]  # a layer and the scores of its components
 
 
-def fit_scorers(patient: Patient, kind: Callable[[int], Scorer]) -> None:
-    """Adds a scorer to each layer that will have to choose."""
+def _choose(pick: Pick, layer: SlidingLayer, y: Tensor) -> Choice:
+    scorer = layer._modules.get(_NAME)
+    if scorer is None:  # a layer that had nothing to choose when the model was surveyed
+        return strongest(layer, y)
+    return pick(layer, scorer(y, layer.window.stride))
+
+
+def install_learned(
+    patient: Patient, name: str, kind: Callable[[int], Scorer], pick: Pick, what: str
+) -> None:
+    """Sub-samples by learned scores: adds a scorer to each layer that will have to choose.
+
+    Args:
+        patient: The model under treatment.
+        name: Of the remedy.
+        kind: Makes the scorer of a layer, given its channels.
+        pick: From scores to a choice.
+        what: What the report says of each layer.
+    """
+    sampler = PolyphaseSampler(name, patient.forward_pass, partial(_choose, pick), learns=True)
+    install(patient, sampler, what)
     like = next(patient.model.parameters(), torch.zeros(()))
     if not patient.survey.ran:
         raise AftModelsError(

@@ -7,16 +7,9 @@ from torch import Tensor
 
 from aft_models.repair.layer import SlidingLayer, extend
 from aft_models.repair.patient import Patient
-from aft_models.repair.polyphase import (
-    Choice,
-    Mixture,
-    PolyphaseSampler,
-    blocks,
-    install,
-    strongest,
-)
+from aft_models.repair.polyphase import Choice, Mixture, blocks
 from aft_models.repair.remedy import Remedy
-from aft_models.repair.scorer import Scorer, fit_scorers, scorer_of
+from aft_models.repair.scorer import Scorer, install_learned
 
 
 class MixtureScorer(Scorer):
@@ -40,18 +33,13 @@ class MixtureScorer(Scorer):
         return F.conv2d(pooled, self["second"], groups=channels)
 
 
-def _choose(layer: SlidingLayer, y: Tensor) -> Choice:
-    scorer = scorer_of(layer)
-    if scorer is None:
-        return strongest(layer, y)
-    scores = scorer(y, layer.window.stride)
+def _pick(_: SlidingLayer, scores: Tensor) -> Choice:
     return Mixture(scores.flatten(2).softmax(2).view_as(scores))
 
 
 def _apply(patient: Patient, _: int) -> None:
-    sampler = PolyphaseSampler("tips", patient.forward_pass, _choose, learns=True)
-    install(patient, sampler, "each channel mixes its polyphase components")
-    fit_scorers(patient, MixtureScorer)
+    what = "each channel mixes its polyphase components"
+    install_learned(patient, "tips", MixtureScorer, _pick, what)
 
 
 TIPS = Remedy(

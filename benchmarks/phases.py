@@ -1,0 +1,108 @@
+"""Where adaptive sampling puts its grid when a photograph is cropped one pixel further.
+
+    python benchmarks/phases.py timm:tf_efficientnet_lite0+circular+aps --checkpoint EXPORT \
+        --data folder:PHOTOS --limit 500
+
+A network with a total stride of 32 keeps every 32nd pixel in the end, and `aps` chooses which. For
+each photograph and each crop moved by at most one pixel this counts by how many pixels the kept
+grid has moved over the content, and how often the answer changed. An ordinary network's grid stays
+where it is in the view, so that it moves over the content as far as the camera does.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from models import print_table
+from torch import Tensor, nn
+
+from aft_models.repair.phases import ForwardPass
+from shiftbench.datasets import load_dataset, relabelled
+from shiftbench.datasets.canvases import canvases
+from shiftbench.datasets.geometry import geometry_for, normalise
+from shiftbench.grid import ORIGIN, Grid, Offset
+from shiftbench.models import Classifier, load_model
+from shiftbench.shifts import SHIFTS
+from shiftbench.statistics import wilson
+
+BATCH = 50
+BINS = ((0, 0), (1, 1), (2, 4), (5, 16))  # pixels
+
+
+def grid_places(classifier: Classifier) -> Callable[[Tensor], tuple[Tensor, Tensor, int]]:
+    """A function from images to answers, the place (B, 2) of the kept grid, and its stride."""
+    root = classifier.module.model
+    assert isinstance(root, nn.Module)
+    passes = [hook for hook in root._forward_hooks.values() if isinstance(hook, ForwardPass)]
+    found: list[tuple[Tensor, int]] = []
+
+    def note(*_: object) -> None:  # before the choices are forgotten
+        place, step = torch.zeros(1, 2, dtype=torch.int64), 1
+        for phase in passes[0].choices.values():
+            place = place + step * torch.stack([phase.rows, phase.columns], 1)
+            step *= phase.stride[0]
+        found.append((place, step))
+
+    if passes:
+        root.register_forward_hook(note, prepend=True)
+
+    @torch.inference_mode()
+    def see(images: Tensor) -> tuple[Tensor, Tensor, int]:
+        found[:] = [(torch.zeros(len(images), 2, dtype=torch.int64), 32)]
+        answers = classifier(images).argmax(1)
+        return answers, *found[-1]
+
+    return see
+
+
+def moved(before: Tensor, after: Tensor, offset: Offset, stride: int) -> Tensor:
+    """How far (B,) the grid moved over the content, in pixels along the worse axis."""
+    camera = torch.tensor([int(offset.dy), int(offset.dx)])
+    distance = (after + camera - before) % stride
+    return torch.minimum(distance, stride - distance).amax(1)
+
+
+def main() -> None:
+    """Parses the options, measures, prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--checkpoint")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--limit", type=int, default=500)
+    options = parser.parse_args()
+    classifier = load_model(options.model, checkpoint=options.checkpoint)
+    data = load_dataset(options.data, limit=options.limit)
+    data = relabelled(data, classifier.num_classes, classifier.class_names)
+    recipe = classifier.preprocessing
+    geometry = geometry_for(recipe, margin=1)
+    see = grid_places(classifier)
+    distances, changed = [], []
+    for batch in canvases(data, geometry, batch_size=BATCH, workers=0):
+        views = SHIFTS.get("crop").views(normalise(batch.canvas, recipe.mean, recipe.std), 1)
+        first, place, stride = see(views(ORIGIN))
+        for offset in Grid(1).offsets[1:]:
+            answers, now, _ = see(views(offset))
+            distances.append(moved(place, now, offset, stride))
+            changed.append(answers != first)
+    distance, change = torch.cat(distances), torch.cat(changed)
+    rows = []
+    for low, high in BINS:
+        inside = (distance >= low) & (distance <= high)
+        pairs, flips = int(inside.sum()), int(change[inside].sum())
+        score = wilson(flips, pairs) if pairs else None
+        rows.append(
+            [
+                f"{low}" if low == high else f"{low} to {high}",
+                f"{100 * pairs / len(distance):.1f}",
+                "" if score is None else f"{score.text()} {score.interval()}",
+            ]
+        )
+    print(f"{options.model}, {len(data)} photographs, {len(distance)} crops")
+    print_table(["grid moved, px", "crops, %", "answers changed, %"], rows)
+    print(f"all crops: {wilson(int(change.sum()), len(change))}")
+
+
+if __name__ == "__main__":
+    main()
