@@ -85,6 +85,8 @@ def load(path: Path, identity: Identity) -> dict[str, Any]:
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         theirs = content["identity"]
+        for name, value in Recipe.defaults().items():  # of a field newer than the checkpoint
+            theirs.setdefault(f"recipe.{name}", value)
         if content["format"] != FORMAT:
             raise AftModelsError(
                 f"{path} has checkpoint format {content['format']}, written by another version; "

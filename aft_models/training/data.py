@@ -136,7 +136,7 @@ class MemoryBatches:
             windows = Windows.draw(
                 len(chosen),
                 self.data.images.shape[-1],
-                self._window(generator),
+                self._window(epoch, generator),
                 flip=recipe.flip,
                 generator=generator,
             )
@@ -147,9 +147,9 @@ class MemoryBatches:
                 images = resized(self.normalisation(pixels), recipe.size_at(epoch))
                 yield images, self.data.labels[chosen[mine]]
 
-    def _window(self, generator: torch.Generator) -> int:
+    def _window(self, epoch: int, generator: torch.Generator) -> int:
         """Side of the windows of one update: those of one size are cut and resized together."""
-        smallest, largest = self.recipe.windows
+        smallest, largest = self.recipe.windows_at(epoch)
         if smallest == largest:
             return smallest
         return int(torch.randint(smallest, largest + 1, (), generator=generator))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from aft_models.errors import AftModelsError
@@ -104,6 +105,8 @@ class _Run:
         self.recipe, self.identity, self.folder = recipe, identity, folder
         self.machine, self.processes, self.batches = machine, processes, batches
         self.model = machine.place(model, processes)
+        if recipe.norm_momentum:
+            _set_norm_momentum(self.model, recipe.norm_momentum)
         self.optimizer = make_optimizer(self.model, recipe)
         self.scheduler = make_scheduler(self.optimizer, recipe, batches.updates)
         self.scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
@@ -242,6 +245,12 @@ class _Run:
         states = content["random"]
         if len(states) == self.processes.count:
             checkpoint.restore_random_state(states[self.processes.rank])
+
+
+def _set_norm_momentum(model: nn.Module, momentum: float) -> None:
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.momentum = momentum
 
 
 def _require_logits(answer: Any) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, get_args, get_origin, get_type_hints
 
 from torch import nn
@@ -64,7 +64,7 @@ class Recipe:
     summary: str
     epochs: int
     batch_size: int  # images per update, over all processes and accumulated steps
-    lr: float  # peak learning rate for updates of `lr_batch_size` images
+    lr: float  # peak learning rate for updates of `lr_batch_size` images; 0 learns no weights
     lr_batch_size: int
     optimizer: str = "adamw"  # any name that timm.optim knows
     betas: tuple[float, float] = (0.9, 0.999)
@@ -78,6 +78,7 @@ class Recipe:
     drop_path: float = 0.0  # stochastic depth
     label_smoothing: float = 0.1
     ema_decay: float = 0.0  # weights averaged over updates are evaluated and exported; 0 is off
+    norm_momentum: float = 0.0  # of the statistics of batch norms; 0 is the model's own
     image_size: int = 224  # 0 is the model's own
     sizes: tuple[int, ...] = ()  # sides of the images in successive equal parts of the epochs
     interpolation: str = "bicubic"  # nothing is the model's own
@@ -87,6 +88,7 @@ class Recipe:
     flip: float = 0.5  # probability of a mirror image
     canvas: int = 0  # memory pipeline: side that random windows are cut from; 0 is `image_size`
     zoom: tuple[float, float] = (1.0, 1.0)  # memory pipeline: window side over `image_size`
+    settle: float = 0.0  # last part of the epochs, without `zoom` and `sizes`: as the model is used
     # The loader pipeline: timm's parts.
     crop_scale: tuple[float, float] = (0.08, 1.0)  # area of a random resized crop
     rand_augment: str = ""
@@ -104,7 +106,7 @@ class Recipe:
         _require(self.image_size >= 0, self, "image_size", "at least 0")
         for name in ("mean", "std"):
             _require(len(getattr(self, name)) in (0, 3), self, name, "three numbers, or ()")
-        _require(self.lr > 0, self, "lr", "more than 0")
+        _require(self.lr >= 0, self, "lr", "at least 0")
         _require(self.repeated_augmentation >= 1, self, "repeated_augmentation", "at least 1")
         _require(
             self.canvas == 0 or self.canvas >= self.image_size,
@@ -120,6 +122,12 @@ class Recipe:
             "zoom",
             "1,1, or for the memory pipeline at most `canvas` / `image_size`",
         )
+        _require(
+            self.settle == 0 or (self.pipeline == "memory" and 0 < self.settle <= 1),
+            self,
+            "settle",
+            "0, or for the memory pipeline a fraction of the epochs",
+        )
         _require(0 <= self.warmup_epochs < self.epochs, self, "warmup_epochs", "from 0 to `epochs`")
         for name in (
             "weight_decay",
@@ -130,7 +138,7 @@ class Recipe:
             "cutmix",
         ):
             _require(getattr(self, name) >= 0, self, name, "at least 0")
-        for name in ("drop_path", "label_smoothing", "ema_decay"):
+        for name in ("drop_path", "label_smoothing", "ema_decay", "norm_momentum"):
             _require(0 <= getattr(self, name) < 1, self, name, "from 0 to below 1")
         for name in ("flip", "random_erasing", "mixup_switch"):
             _require(0 <= getattr(self, name) <= 1, self, name, "a probability")
@@ -157,9 +165,16 @@ class Recipe:
         """The smallest and the largest side of the windows that `zoom` allows, in pixels."""
         return round(self.zoom[0] * self.image_size), round(self.zoom[1] * self.image_size)
 
+    def windows_at(self, epoch: int) -> tuple[int, int]:
+        """The same in an epoch: windows that are not resized show what the benchmark shows."""
+        return (self.image_size, self.image_size) if self._settles(epoch) else self.windows
+
+    def _settles(self, epoch: int) -> bool:
+        return epoch >= round((1 - self.settle) * self.epochs)
+
     def size_at(self, epoch: int) -> int:
         """The side of the images in an epoch: small ones first make early epochs cheap."""
-        if not self.sizes:
+        if not self.sizes or self._settles(epoch):
             return self.image_size
         return self.sizes[min(epoch * len(self.sizes) // self.epochs, len(self.sizes) - 1)]
 
@@ -190,12 +205,20 @@ class Recipe:
 
     def settings(self) -> dict[str, Any]:
         """Every field that can change a number, by name, as plain values."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
-            if name not in IDENTITY
-        }
+        return _plain({field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """As `settings`, of the fields that have a default: what a recipe that names none has."""
+        return _plain({f.name: f.default for f in fields(cls) if f.default is not MISSING})
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if name not in IDENTITY
+    }
 
 
 def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:

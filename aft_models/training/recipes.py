@@ -53,11 +53,28 @@ RECIPES: dict[str, Recipe] = {
             warmup_epochs=0.5,
             min_lr=1e-6,
             clip_grad=1.0,
+            norm_momentum=0.1,  # timm's tf_ models have 0.01: too slow for a few epochs
             image_size=0,
             interpolation="",
             mean=(),
             std=(),
             crop_scale=(0.5, 1.0),
+        ),
+        Recipe(
+            name="recalibrate",
+            summary="batch-norm statistics of a repaired model, from some 3,000 images; no labels",
+            epochs=1,
+            batch_size=64,
+            lr=0.0,
+            lr_batch_size=64,
+            warmup_epochs=0.0,
+            min_lr=0.0,
+            norm_momentum=0.1,
+            image_size=0,
+            interpolation="",
+            mean=(),
+            std=(),
+            crop_scale=(0.7, 0.85),  # about what the benchmark's view shows: (224 / 256) ** 2
         ),
         Recipe(
             name="cpu-cifar10",
@@ -80,7 +97,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             name="cpu-imagenette",
             summary="the bundled .imagenette weights: pico models at 96 px, hours on one CPU core",
-            epochs=30,
+            epochs=40,
             batch_size=64,
             lr=5e-3,
             lr_batch_size=64,
@@ -89,10 +106,11 @@ RECIPES: dict[str, Recipe] = {
             min_lr=5e-6,
             clip_grad=1.0,
             image_size=96,
-            sizes=(48, 48, 64, 64, 80, 96),
+            sizes=(48, 48, 64, 64, 80, 80),
             pipeline="memory",
             canvas=110,  # the benchmark's own resize: round(96 * 256 / 224)
             zoom=(0.6, 1.145),  # windows of 58 to 110 px
+            settle=0.2,  # the baseline: 84.5%; 79.1% ending on resized windows, which are softer
         ),
         Recipe(
             name="cpu-scenes",

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from aft_models.classifier import replace_classifier
@@ -174,10 +174,8 @@ def save_weights(model: nn.Module, folder: str | Path, card: WeightsCard) -> Pat
     stem = _file_safe(card.name)
     target = where / f"{stem}.json"
     # The card goes last: weights without a card are not listed.
-    write_atomic(
-        where / f"{stem}.safetensors",
-        lambda path: save_file(state, path, metadata={"format": "pt"}),
-    )
+    # Not save_file, whose files only their owner may read.
+    write_atomic(where / f"{stem}.safetensors", save(state, metadata={"format": "pt"}))
     write_atomic(target, lambda path: path.write_text(text, encoding="utf-8"))
     return target
 

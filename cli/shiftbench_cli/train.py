@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -53,6 +54,7 @@ class Request:
     recipe: str
     changes: tuple[str, ...]
     output: Path
+    tag: str | None
     pretrained: bool
     checkpoint: Path | None
     train_split: str
@@ -78,6 +80,10 @@ class Request:
         """Refuses what contradicts itself before anything is loaded; returns the architecture."""
         if self.pretrained and self.checkpoint is not None:
             raise UsageError("--pretrained and --checkpoint both give weights: leave one out")
+        if self.tag is not None and not re.fullmatch(r"\w[\w-]*", self.tag):
+            raise UsageError(
+                f"--tag takes letters, digits, _ and -, as in cifar10, got {self.tag!r}"
+            )
         plain, _ = split_remedies(self.model)
         if Path(plain).is_dir():
             raise UsageError(
@@ -141,6 +147,7 @@ class Start:
     help="Override a field of the recipe; repeatable.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Run folder.")
+@click.option("--tag", help="Names the exported weights, MODEL.TAG. Default: the data set's name.")
 @click.option("--pretrained", is_flag=True, help="Fine-tune the model's own weights.")
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), help="Fine-tune weights from a file or folder."
@@ -263,7 +270,9 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
             request.output / "export",
             identity=identity,
             source=Source(
-                data.name, f"{data.name} {data.split}, {len(data)} images", data.class_names
+                request.tag or data.name,
+                f"{data.name} {data.split}, {len(data)} images",
+                data.class_names,
             ),
             images=scores.counts,
         )

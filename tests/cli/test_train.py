@@ -45,7 +45,7 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(
         entry.name for entry in tmp_path.iterdir()
     }
     assert list_weights(result["export"]) == ["xcit_pico_6_p8.scenes"]
-    loaded = load_model("xcit_pico_6_p8", checkpoint=Path(result["export"]))
+    loaded = load_model("xcit_pico_6_p8", checkpoint=result["export"])
     assert loaded.num_classes == 12
     assert loaded.preprocessing.std == (0.18, 0.18, 0.18)
     assert "img/s" in err
@@ -74,7 +74,8 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(
 
     # What was exported is a start for fine-tuning.
     tuned = words(tmp_path / "tuned", "xcit_pico_6_p8", "--checkpoint", result["export"])
-    out, _ = train(*tuned, "-q", "--score-every", "0", capture=capsys)
+    out, _ = train(*tuned, "-q", "--score-every", "0", "--tag", "again", capture=capsys)
+    assert list_weights(tmp_path / "tuned" / "export") == ["xcit_pico_6_p8.again"]
     assert "accuracy: " in out
     assert "n=24" in out
     with (tmp_path / "tuned" / "log.csv").open() as file:
@@ -101,6 +102,7 @@ def test_fine_tuning_follows_the_weights_it_starts_from(
         ("xcit_pico_6_p9", (), "unknown model to train 'xcit_pico_6_p9'. Did you mean"),
         ("xcit_pico_6_p8", ("--set", "epoch=2"), "Did you mean 'epochs'"),
         ("xcit_pico_6_p8", ("--pretrained",), "add their tag"),
+        ("xcit_pico_6_p8", ("--tag", "my/tag"), "--tag takes letters, digits, _ and -"),
         ("xcit_pico_6_p8.scenes", (), "add --pretrained"),
         ("xcit_pico_6_p8", ("--set", "canvas=21"), "canvas must be image_size plus an even"),
         ("xcit_pico_6_p8", ("--precision", "bf16"), "needs a CUDA device"),

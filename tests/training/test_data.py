@@ -71,6 +71,21 @@ def test_an_epoch_is_the_same_again_and_unlike_the_next() -> None:
     assert not torch.equal(first, second)
 
 
+def test_windows_are_zoomed_until_the_epochs_that_settle() -> None:
+    recipe = dataclasses.replace(
+        RECIPE, epochs=4, zoom=(0.5, 1.25), sizes=(8,), settle=0.5, flip=0.0, batch_size=1
+    )
+    data = scenes(16)
+    batches = MemoryBatches(data, recipe, NORMALISATION)
+    assert {recipe.windows_at(epoch) for epoch in (0, 1)} == {(8, 20)}
+    assert {images.shape[-1] for images, _ in batches.epoch(1)} == {8}
+    canvases = NORMALISATION(data.images)  # (16, 3, 20, 20)
+    slices = canvases.unfold(2, 16, 1).unfold(3, 16, 1)  # (16, 3, 5, 5, 16, 16)
+    for images, _ in batches.epoch(2):  # pixels of the set, not resized
+        same = (slices == images[:, :, None, None]).all(5).all(4).all(1)
+        assert same.any()
+
+
 def test_sizes_change_with_the_epochs() -> None:
     recipe = dataclasses.replace(RECIPE, sizes=(8, 12, 16))
     batches = MemoryBatches(scenes(32), recipe, NORMALISATION)

@@ -71,6 +71,8 @@ def test_an_export_reloads_with_the_same_logits_and_says_how_it_was_made(tmp_pat
     reloaded = load_weights(f"{NAME}.scenes", folder)
     with torch.no_grad():
         assert torch.equal(reloaded(images), outcome.model(images))
+    modes = {path.stat().st_mode for path in folder.iterdir()}
+    assert len(modes) == 1, "who may read the card may read the weights"
     card = weights_card(f"{NAME}.scenes", folder)
     assert card.scores == {"accuracy": 0.25}
     assert card.images == {"accuracy": 16}

@@ -9,10 +9,11 @@ import pytest
 import timm
 import torch
 from torch import Tensor, nn
-from training_runs import DATA, NORMALISATION, RECIPE, TinyNet, run
+from training_runs import DATA, NORMALISATION, RECIPE, TinyNet, run, scenes
 
 from aft_models import AftModelsError
 from aft_models.classifier import replace_classifier
+from aft_models.training.augment import centre
 from aft_models.training.checkpoint import Identity
 from aft_models.training.data import LoaderBatches, Normalisation
 from aft_models.training.export import Source, export
@@ -107,6 +108,38 @@ def test_weights_are_better_than_none(tmp_path: Path) -> None:
         for name, model in (("tuned", start), ("fresh", TinyNet()))
     ]
     assert losses[0] < losses[1] - 0.1
+
+
+def test_a_few_updates_are_enough_for_the_statistics_of_batch_norms(tmp_path: Path) -> None:
+    """A slow average would still be that of the weights before a remedy changed them."""
+    recipe = override(get_recipe("finetune"), ["image_size=16", "epochs=10", "lr=1e-9"])
+    recipe = override(recipe, ["batch_size=24", "pipeline=memory", "canvas=20"])
+
+    def distance(momentum: str) -> float:
+        model = TinyNet()
+        model.norm = nn.BatchNorm2d(16, momentum=0.01)
+        model.norm.running_mean += 10  # of another network
+        told = override(recipe, [f"norm_momentum={momentum}"]).for_input(ModelInput())
+        run(tmp_path / momentum, told, model=model)
+        images = NORMALISATION(centre(scenes().images, 16))
+        true = model.stem(images).mean((0, 2, 3)).detach()
+        return float((model.norm.running_mean - true).abs().mean())
+
+    assert distance("0.1") < 1.5
+    assert distance("0") > 7  # the model's own
+
+
+def test_recalibration_changes_statistics_and_nothing_else(tmp_path: Path) -> None:
+    recipe = override(get_recipe("recalibrate"), ["image_size=16", "batch_size=12"])
+    recipe = recipe.for_input(ModelInput())
+    model = TinyNet()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    normalise = Normalisation(recipe.mean, recipe.std)
+    run(
+        tmp_path, recipe, model=model, batches=LoaderBatches(Scenes("train", 24), recipe, normalise)
+    )
+    changed = {name for name, value in model.state_dict().items() if not value.equal(before[name])}
+    assert changed == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,17 @@ def test_the_loss_goes_down(tmp_path: Path) -> None:
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.2
 
 
+def test_a_field_that_a_checkpoint_does_not_know_had_its_default(tmp_path: Path) -> None:
+    short = dataclasses.replace(RECIPE, epochs=1)
+    run(tmp_path, short)
+    content = torch.load(tmp_path / checkpoint.LAST, weights_only=True)
+    del content["identity"]["recipe.norm_momentum"]
+    checkpoint.save(tmp_path / checkpoint.LAST, content)
+    assert len(run(tmp_path, short).rows) == 1
+    with pytest.raises(AftModelsError, match=r"recipe.norm_momentum 0.0 there, 0.5 here"):
+        run(tmp_path, dataclasses.replace(short, norm_momentum=0.5))
+
+
 def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", evaluate=no_scores)
     with pytest.raises(KilledError):
