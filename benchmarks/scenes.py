@@ -24,7 +24,7 @@ from shiftbench.datasets.scenes_world import CLASS_NAMES, OUTLINES, WEAVES
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.shifts import SHIFTS
 
-VIEW, MARGIN, INSIDE = 64, 2, 12
+VIEW, MARGIN, INSIDE = 64, 6, 12
 ZOOM, GAP, CAPTION = 2, 4, 26
 
 
@@ -61,19 +61,20 @@ def rms(difference: Tensor) -> float:
 
 
 def measure_imitation(scenes: Scenes, images: int) -> None:
-    """Prints how far bilinear and sinc shifts are from the camera they imitate."""
+    """Prints how far bilinear, Lanczos and sinc shifts are from the camera they imitate."""
     canvas = scenes.render(range(images), VIEW, MARGIN).double()
     still = canvas[:, :, MARGIN:-MARGIN, MARGIN:-MARGIN]
-    bilinear = SHIFTS.get("bilinear").views(canvas, MARGIN)
+    bilinear, lanczos = (SHIFTS.get(kind).views(canvas, MARGIN) for kind in ("bilinear", "lanczos"))
     cyclic = SHIFTS.get("cyclic").views(still, 0)
     inner = slice(INSIDE, -INSIDE)
-    print("\n| offset (dy, dx) | not moved | bilinear | sinc | sinc, borders left out |")
-    print("| --- | --- | --- | --- | --- |")
+    print("\n| offset (dy, dx) | not moved | bilinear | lanczos | sinc | sinc, borders left out |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for dy, dx in ((1, 1), (0, Fraction(1, 2)), *((Fraction(i, 6),) * 2 for i in (1, 2, 3))):
         offset = Offset(float(dy), float(dx))
         truth = scenes.render(range(images), VIEW, offset=offset).double()
         sinc = cyclic(offset) - truth
-        cells = (still - truth, bilinear(offset) - truth, sinc, sinc[:, :, inner, inner])
+        canvases = (views(offset) - truth for views in (bilinear, lanczos))
+        cells = (still - truth, *canvases, sinc, sinc[:, :, inner, inner])
         print(f"| ({dy}, {dx}) | " + " | ".join(f"{rms(cell):.2f}" for cell in cells) + " |")
 
 

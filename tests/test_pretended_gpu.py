@@ -30,7 +30,7 @@ from shiftbench.run.forward import TorchForward
 from shiftbench.shifts import SHIFTS
 
 CUDA = torch.device("cuda", 0)
-MARGIN = 4
+MARGIN = 6
 PIXEL_SHIFTS = [name for name in SHIFTS if not SHIFTS.get(name).rendered]
 SMALL = {"depth": 1, "class_depth": 1, "num_classes": 5, "img_size": 32}
 

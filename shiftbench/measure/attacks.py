@@ -24,6 +24,7 @@ class Attack:
     shift: str  # a kind registered in shiftbench.shifts
     step: Fraction  # pixels between neighbouring offsets
     summary: str  # one line for `shiftbench list attacks`
+    by_name: bool = False  # not one of `all`: only where the user asks for it
 
     def grid(self, radius: int = DEFAULT_RADIUS) -> Grid:
         """The grid of this attack up to `radius` steps."""
@@ -37,6 +38,13 @@ for _attack in (
     Attack("half", "cyclic", Fraction(1, 2), "cyclic sinc shifts by half pixels (T_half)"),
     Attack("crop", "crop", Fraction(1), "the crop window moves by whole pixels"),
     Attack("bilinear", "bilinear", Fraction(1, 6), "bilinear resampling by sixths of a pixel"),
+    Attack(
+        "lanczos",
+        "lanczos",
+        Fraction(1, 6),
+        "resampling by sixths of a pixel that hardly blurs",
+        by_name=True,
+    ),
     Attack("camera", "camera", Fraction(1, 6), "the scene is rendered again from the moved camera"),
 ):
     ATTACKS.register(_attack.name, _attack)

@@ -94,7 +94,8 @@ def attack_names(names: Iterable[str], *, camera: bool) -> tuple[str, ...]:
     if wanted == {"none"}:
         return ()
     if not wanted or "all" in wanted:
-        fitting = {a for a in ATTACKS if camera or not SHIFTS.get(ATTACKS.get(a).shift).rendered}
+        usual = {name for name in ATTACKS if not ATTACKS.get(name).by_name}
+        fitting = {a for a in usual if camera or not SHIFTS.get(ATTACKS.get(a).shift).rendered}
         wanted = (wanted - {"all"}) | fitting
     for name in wanted:
         ATTACKS.get(name)

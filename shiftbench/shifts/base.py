@@ -72,9 +72,15 @@ def check_canvas(canvas: Tensor, margin: int) -> None:
         )
 
 
-def check_reach(offset: Offset, margin: int) -> None:
-    """Refuses an offset that reads beyond the margin."""
-    needed = math.ceil(max(abs(offset.dy), abs(offset.dx)))
+def check_reach(offset: Offset, margin: int, *, taps: int = 0) -> None:
+    """Refuses an offset that reads beyond the margin.
+
+    Args:
+        offset: Where the camera goes.
+        margin: Pixels around the view.
+        taps: Further pixels that a fraction on an axis reads there.
+    """
+    needed = max(math.ceil(abs(d)) + (taps if d % 1 else 0) for d in (offset.dy, offset.dx))
     if needed > margin:
         raise UsageError(
             f"the offset ({offset.dy:g}, {offset.dx:g}) needs a margin of {needed} pixels around "

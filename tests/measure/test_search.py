@@ -18,7 +18,8 @@ from shiftbench.measure.attacks import ATTACKS
 from shiftbench.measure.search import Trace, adversarial_accuracy, search
 from shiftbench.shifts import SHIFTS, Views
 
-COUNT, CLASSES, MARGIN, RADIUS = 23, 4, 3, 2
+COUNT, CLASSES, MARGIN, RADIUS = 23, 4, 6, 2
+SIZE = (6 + 2 * MARGIN, 7 + 2 * MARGIN)  # of the canvases
 PIXEL_ATTACKS = [name for name in ATTACKS if not SHIFTS.get(ATTACKS.get(name).shift).rendered]
 every_attack = pytest.mark.parametrize("attack", PIXEL_ATTACKS)
 
@@ -28,7 +29,7 @@ Model = Callable[[Tensor], Tensor]
 def numbered_images() -> Tensor:
     """Random images with the image's number in the last channel, where no shift can change it."""
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn(COUNT, 3, 12, 13, generator=generator, dtype=torch.float64)
+    images = torch.randn(COUNT, 3, *SIZE, generator=generator, dtype=torch.float64)
     # A colour of its own and smooth pixels, so that some images survive some shifts.
     colour = torch.randn(COUNT, 3, 1, 1, generator=generator, dtype=torch.float64)
     images = torch.nn.functional.avg_pool2d(images, 5, 1, 2, count_include_pad=False) + 0.3 * colour

@@ -382,6 +382,7 @@ def test_only_a_data_set_with_a_camera_can_move_it(classifier: Classifier, tmp_p
         run(classifier, images, Settings(attacks=("camera",)), ResultStore(tmp_path), execution=CPU)
     assert attack_names(["all"], camera=False) == ("integer", "half", "crop", "bilinear")
     assert attack_names([], camera=True)[-1] == "camera"
+    assert attack_names(["all", "lanczos"], camera=False)[-2:] == ("bilinear", "lanczos")
     assert attack_names(["crop", "integer", "crop"], camera=False) == ("integer", "crop")
     assert attack_names(["none"], camera=True) == ()
 

@@ -1,0 +1,79 @@
+"""The canvas is read between its pixels by a windowed sinc, which hardly blurs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shiftbench.grid import Grid, Offset
+from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, check_reach, pick
+
+LOBES = 6  # of the sinc on each side; the kernel has twice as many taps
+
+
+def lanczos_taps(fraction: float) -> list[float]:
+    """Weights of the pixels -5 .. 6 for a value at `fraction` of the way from pixel 0 to 1.
+
+    Their sum is 1, so that a uniform image stays as it is.
+
+    >>> [round(w, 3) for w in lanczos_taps(0.5)[4:8]]
+    [-0.191, 0.629, 0.629, -0.191]
+    """
+    places = [tap - fraction for tap in range(1 - LOBES, 1 + LOBES)]
+    weights = [_sinc(x) * _sinc(x / LOBES) for x in places]
+    return [weight / sum(weights) for weight in weights]
+
+
+def _sinc(x: float) -> float:
+    return math.sin(math.pi * x) / (math.pi * x) if x else 1.0
+
+
+@dataclass(frozen=True)
+class _LanczosViews:
+    canvas: Tensor
+    margin: int
+
+    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
+        check_reach(offset, self.margin, taps=LOBES - 1)
+        height, width = (n - 2 * self.margin for n in self.canvas.shape[-2:])
+        images = pick(self.canvas, rows)
+        for axis, shift, length in ((-2, offset.dy, height), (-1, offset.dx, width)):
+            start = self.margin + math.floor(shift)
+            if shift % 1:
+                images = _filter(images, lanczos_taps(shift % 1), axis, start + 1 - LOBES, length)
+            else:
+                images = images.narrow(axis, start, length)
+        return images
+
+
+def _filter(images: Tensor, taps: list[float], axis: int, start: int, length: int) -> Tensor:
+    """The sum of `taps` times the windows that begin at `start`, `start + 1`, ... on an axis."""
+    total = taps[0] * images.narrow(axis, start, length)
+    for place, tap in enumerate(taps[1:], start=start + 1):
+        total = torch.add(total, images.narrow(axis, place, length), alpha=tap)
+    return total
+
+
+class Lanczos:
+    """A sinc of six lobes on each axis: a sub-pixel move with the scene's own pixels at the border.
+
+    It keeps the amplitude of every wave up to 0.4 cycles a pixel within 3%, where linear
+    interpolation at half a pixel leaves 31%.
+    """
+
+    rendered = False
+
+    def margin(self, grid: Grid) -> int:
+        """As many whole pixels as the offsets reach, and the rest of the kernel."""
+        return math.ceil(grid.reach) + (0 if grid.is_integer else LOBES - 1)
+
+    def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
+        """Each view is twelve taps on each axis that it moves along by a fraction."""
+        check_canvas(canvas, margin)
+        return _LanczosViews(canvas, margin)
+
+
+SHIFTS.register("lanczos", Lanczos())
