@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from pathlib import Path
 
@@ -63,14 +64,22 @@ def of_data(records: Sequence[Record], data: str | None) -> list[Record]:
 
 
 def of_models(records: Sequence[Record], models: Sequence[str]) -> list[Record]:
-    """The records of the named models, in that order; all of them when no name is given."""
+    """The records of the named models, in that order; all of them when no name is given.
+
+    A name may be a pattern such as `xcit*`; a record that several of them name comes once.
+    """
     if not models:
         return list(records)
-    known = {record.model.name for record in records}
+    chosen: dict[int, Record] = {}
     for model in models:
-        if model not in known:
+        found = {
+            id(r): r for r in records if r.model.name == model or fnmatchcase(r.model.name, model)
+        }
+        if not found:
+            known = {record.model.name for record in records}
             raise unknown_name("model in these records", model, known)
-    return [record for model in models for record in records if record.model.name == model]
+        chosen |= found
+    return list(chosen.values())
 
 
 def find_record(records: Sequence[Record], model: str, *, data: str | None = None) -> Record:

@@ -411,6 +411,20 @@ def test_the_table_of_a_terminal_fits_its_width(
         assert sum(line.strip("│ ").startswith(records[0].model.name) for line in lines) == 1
 
 
+def test_models_are_chosen_by_name_and_by_pattern(tmp_path: Path):
+    for name in ("net", "net+aps", "other", "a[b]"):
+        write_record(tmp_path, name, broken={"crop": spread(10, [1])})
+
+    def models(*names: str) -> list[str]:
+        options = [word for name in names for word in ("-m", name)]
+        rows = parse(run(tmp_path, *options, "--format", "csv").stdout)
+        return sorted(row["model"] for row in rows)
+
+    assert models("net") == ["net"]
+    assert models("net*", "net") == ["net", "net+aps"]
+    assert models("a[b]", "oth?r") == ["a[b]", "other"]
+
+
 def test_mistakes_are_one_clear_sentence(tmp_path: Path):
     def error(*arguments: object) -> str:
         return str(run(*arguments).exception)
@@ -425,6 +439,7 @@ def test_mistakes_are_one_clear_sentence(tmp_path: Path):
     assert "unknown column to sort by 'crop'" in error(runs, "--sort", "crop")
     assert "unknown data set" in error(runs, "-d", "scene")
     assert "unknown model" in error(runs, "-m", "b")
+    assert "unknown model" in error(runs, "-m", "b*")
     assert record.folder is not None
     (record.folder / "record.json").write_text('{"schema": 99}')
     with pytest.raises(RecordError, match="newer than"):

@@ -11,8 +11,19 @@ from shiftbench.files import write_atomic
 from shiftbench.report.formats.base import FORMATS, Format, grid, marked, titles
 from shiftbench.report.table import Measured, Table
 
-START_MARKER = "<!-- leaderboard:start -->"
-END_MARKER = "<!-- leaderboard:end -->"
+LEADERBOARD = "leaderboard"
+
+
+def markers(name: str) -> tuple[str, str]:
+    """The lines that a table of this name stands between.
+
+    >>> markers("leaderboard")[0]
+    '<!-- leaderboard:start -->'
+    """
+    return f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+
+
+START_MARKER, END_MARKER = markers(LEADERBOARD)
 
 
 def _markdown_escape(text: str) -> str:
@@ -44,16 +55,17 @@ def to_markdown(tables: Sequence[Table], intervals: bool = True) -> str:
     )
 
 
-def update_between_markers(path: Path, content: str) -> bool:
-    """Replaces what stands between the markers of a file; returns whether it was different."""
+def update_between_markers(path: Path, content: str, *, name: str = LEADERBOARD) -> bool:
+    """Replaces what stands between two markers of a file; returns whether it was different."""
     text = path.read_text(encoding="utf-8")
-    start, end = text.find(START_MARKER), text.find(END_MARKER)
+    first, last = markers(name)
+    start, end = text.find(first), text.find(last)
     if start < 0 or end < start:
         raise UsageError(
-            f"{path} has no place for the table: put the lines {START_MARKER} and {END_MARKER} "
-            "where it should go"
+            f"{path} has no place for the table: put the lines {first} and {last} where it should "
+            "go"
         )
-    new = f"{text[: start + len(START_MARKER)]}\n{content.strip()}\n{text[end:]}"
+    new = f"{text[: start + len(first)]}\n{content.strip()}\n{text[end:]}"
     if new != text:
         write_atomic(path, new.encode())
     return new != text
