@@ -21,7 +21,7 @@ from shiftbench.measure.attacks import DEFAULT_RADIUS
 from shiftbench.measure.metric import NEAR_TIE, PASSES, Metric, Request, Shard
 from shiftbench.measure.metrics import plan_metric, score_rows
 from shiftbench.registry import unknown_name
-from shiftbench.run.forward import ENGINES, FORWARDS, check_forward
+from shiftbench.run.forward import ENGINES, FORWARDS, check_forward, is_translated
 from shiftbench.scores import ACCURACY, Scores
 from shiftbench.shifts.base import check_canvas, window
 from shiftbench.statistics import Score
@@ -218,7 +218,7 @@ def _with_engine(engine: str, model: Model, canvas: Tensor, margin: int) -> Mode
         )
     height, width = (side - 2 * margin for side in canvas.shape[-2:])
     forward = FORWARDS[engine](module, (canvas.shape[1], height, width), "fp32")
-    if engine == "onnx":
+    if is_translated(forward):
         first = window(canvas, margin, margin, height, width)
         check_forward(type(module).__name__, forward, module, first)
     return forward

@@ -25,7 +25,7 @@ from shiftbench.models.source import (
 from shiftbench.registry import unknown_name
 
 
-def load_model(name: str, *, checkpoint: Path | None = None) -> Classifier:
+def load_model(name: str, *, checkpoint: str | Path | None = None) -> Classifier:
     """Loads a model by its name.
 
     Args:
@@ -46,7 +46,7 @@ def load_model(name: str, *, checkpoint: Path | None = None) -> Classifier:
         return _load_exported(Path(plain), remedies)
     if checkpoint is not None:
         _builder(plain)
-        return _load_weights(name, read_weights(checkpoint))
+        return _load_weights(name, read_weights(Path(checkpoint)))
     source, spec = parse_name(plain)
     found = SOURCES.get(source).load(spec)
     return with_remedies(found, remedies) if remedies else found

@@ -14,7 +14,7 @@ from torch import Tensor
 from shiftbench.datasets.geometry import normalise
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models.classifier import Classifier, first_line
-from shiftbench.run.forward import FORWARDS, check_forward
+from shiftbench.run.forward import FORWARDS, check_forward, is_translated
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +88,7 @@ class Engine:
         side = self._recipe.input_size
         shape = (len(self._recipe.mean), side, side)
         self._forward = FORWARDS[engine](module, shape, precision)
-        # PyTorch's answers to the first images are compared with those of another runtime.
-        self._reference = module if engine == "onnx" else None
+        self._reference = module if is_translated(self._forward) else None  # until it is compared
         self.on_passes: Callable[[int], None] | None = None  # is told the size of every batch
 
     def _auto(self, input_size: int) -> int:

@@ -75,20 +75,30 @@ def _compiled(module: nn.Module, shape: tuple[int, int, int], precision: str) ->
 
 
 def _onnx(module: nn.Module, shape: tuple[int, int, int], precision: str) -> Forward:
-    if isinstance(module, OnnxNetwork):
-        return module
+    if is_onnx(module):  # a file of the user's runs there already
+        return TorchForward(module, precision)
     from aft_models.onnx import export_onnx
 
     content = export_onnx(module, shape)
     return OnnxNetwork(content, name=type(module).__name__, tf32=precision == "tf32")
 
 
+def is_onnx(module: nn.Module) -> bool:
+    """Whether a model is an ONNX file, which ONNX Runtime runs whatever the engine."""
+    return any(isinstance(part, OnnxNetwork) for part in module.modules())
+
+
 FORWARDS: Mapping[str, Make] = {"torch": _torch, "compile": _compiled, "onnx": _onnx}
 ENGINES = tuple(FORWARDS)
 
 
+def is_translated(forward: Forward) -> bool:
+    """Whether it is a copy of the module in another runtime, which has to prove itself."""
+    return isinstance(forward, OnnxNetwork)
+
+
 def check_forward(name: str, forward: Forward, module: nn.Module, images: Tensor) -> None:
-    """Compares an engine's logits with PyTorch's on a few images.
+    """Compares the logits of a translated module with its own on a few images.
 
     Raises:
         ModelError: They differ by more than rounding.

@@ -151,20 +151,22 @@ class Parts:
 
     def drop(self, used: Mapping[str, Collection[str]]) -> None:
         """Removes the images that went into a record, by metric; what is left waits for its run."""
-        asked = {name.replace("/", "_"): list(keys) for name, keys in used.items()}
-        rest: Rows = {}
-        for folder in sorted(path for path in self.folder.glob("*") if path.is_dir()):
-            rows = self.read(folder.name)
-            if rows is not None:
-                unused = rows[~rows.index.isin(asked.get(folder.name, []))]
-                rest |= {folder.name: unused} if len(unused) else {}
-        if not rest:
+        folders = [path for path in self.folder.glob("*") if path.is_dir()]
+        found = {folder.name: self.read(folder.name) for folder in folders}
+        went = {name.replace("/", "_"): list(keys) for name, keys in used.items()}
+        rest = {
+            name: rows[~rows.index.isin(went.get(name, []))]
+            for name, rows in found.items()
+            if rows is not None
+        }
+        if not any(map(len, rest.values())):
             self.clear()
             return
-        for folder in sorted(path for path in self.folder.glob("*") if path.is_dir()):
+        for folder in folders:
             shutil.rmtree(folder)
-        for metric, unused in rest.items():
-            self.save(metric, unused, writer="rest")
+        for name, rows in rest.items():
+            if len(rows):
+                self.save(name, rows, writer="rest")
 
 
 def rows_of(

@@ -155,6 +155,15 @@ def test_a_graph_that_answers_differently_stops_before_anything_is_measured(
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+def test_an_onnx_file_runs_there_already(tmp_path: Path) -> None:
+    module = Small().eval()
+    (tmp_path / "small.onnx").write_bytes(exporter.export_onnx(module, (3, 24, 24)))
+    answer = engine(load_model(f"onnx:{tmp_path / 'small.onnx'}"), "onnx")
+    images = torch.randn(3, 3, 24, 24)
+    with torch.no_grad():
+        torch.testing.assert_close(answer(images), module(images), atol=1e-5, rtol=1e-5)
+
+
 def test_short_floats_are_refused() -> None:
     with pytest.raises(UsageError, match="engine onnx computes in float32, and precision bf16"):
         Settings(engine="onnx", precision="bf16")
