@@ -11,8 +11,8 @@ def keep_freed_memory() -> bool:
     """Keeps freed memory for the next tensor instead of returning it to the system.
 
     By default glibc returns large blocks at once, and the kernel clears every page of the next one
-    anew: for EfficientNet-Lite0 nearly half of a forward pass. The process stays as large as it
-    ever was, so this is for programs to call, not for libraries.
+    anew: for EfficientNet-Lite0 more than a third of a forward pass. The process stays as large as
+    it ever was, so this is for programs to call, not for libraries.
 
     Returns:
         Whether the allocator could be told: not where there is no glibc.
