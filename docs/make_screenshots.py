@@ -1,7 +1,6 @@
 """Pictures for the README, from records: `python docs/make_screenshots.py DIR...`.
 
-The leaderboard page in Chromium (light, dark, phone, a model's detail), and the curves of each data
-set.
+The leaderboard page in Chromium: light, dark, phone, a model's detail.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from shiftbench.records.choose import load_records, of_data
+from shiftbench.records.choose import load_records
 from shiftbench.report.formats.page import render_page
-from shiftbench.report.plots import curves_figure, save_figure
 from shiftbench.report.table import build_tables
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -51,9 +49,6 @@ def main() -> None:
                 page.screenshot(path=arguments.output / name.replace("leaderboard", "detail"))
             page.close()
         browser.close()
-    for data in sorted({record.data.name for record in records}):
-        figure = curves_figure(of_data(records, data))
-        save_figure(figure, arguments.output / f"curves-{data}.png")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ DASHES: tuple[Dash, ...] = ((0, ()), (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2
 MARKERS = ("o", "s", "^", "D", "P")
 
 # Rows of the figure: shifts a camera makes, as in the paper's figure, then the cyclic grids.
-REALISTIC = ("crop", "bilinear", "camera")
+REALISTIC = ("crop", "bilinear", "lanczos", "camera")
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,9 @@ def _searched(record: Record, curves: Sequence[ScoreName]) -> str:
     """How many images the curves are of, where those are not all."""
     counts = {score.n for name in curves for score in record.scores.curve(name).values()}
     few = sorted(count for count in counts if count != record.data.images)
-    return f", {few[0]:,} searched" if few else ""
+    if not few:
+        return ""
+    return f", {few[0]:,}{f' to {few[-1]:,}' if len(few) > 1 else ''} searched"
 
 
 def _require_same_curve(records: Sequence[Record], name: ScoreName) -> None:

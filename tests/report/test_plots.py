@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from sample_records import make_record, spread, trio, write_record
 
 from shiftbench.errors import UsageError
 from shiftbench.report.plots import Look, curves_figure, heatmap_figure, save_figure
-from shiftbench.scores import ScoreName
+from shiftbench.scores import ScoreName, Scores
 from shiftbench_cli.plot import command
 
 
@@ -102,6 +103,15 @@ def test_curves_of_other_searched_images_are_refused(mode: str):
         curves_figure(records[:2])
     assert curves_figure([records[0], records[2]]).legends
     assert curves_figure(records, allow_mixed=True).legends
+
+
+def test_the_title_says_how_many_images_the_curves_are_of():
+    broken = {attack: spread(100, [5]) for attack in ("half", "crop")}
+    few = make_record("a", broken=broken, settings={"search_limit": 24})
+    assert curves_figure([few]).get_suptitle().startswith("scenes test, 100 images, 24 searched;")
+    more = {n: replace(s, n=48) if n.kind == "crop" else s for n, s in few.scores.items()}
+    both = replace(few, scores=Scores(more))
+    assert "100 images, 24 to 48 searched;" in curves_figure([both]).get_suptitle()
 
 
 def test_the_seed_of_an_exact_search_of_all_images_does_not_matter():
