@@ -362,6 +362,7 @@ def test_list_as_table_and_json(shiftbench: Command) -> None:
         "half",
         "crop",
         "bilinear",
+        "lanczos",
         "camera",
     ]
     for kind in ("datasets", "attacks", "metrics", "formats", "logs", "recipes"):
