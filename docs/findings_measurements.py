@@ -1,0 +1,147 @@
+"""How good a measurement is: what it takes to tell networks apart, and what it predicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from findings_board import KINDS, at, board, outcomes, reach, samples, table
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from shiftbench.measure.attacks import ATTACKS, PAPER_ATTACKS
+from shiftbench.records.comparable import group_records, why_not
+from shiftbench.records.record import Record
+from shiftbench.scores import ScoreName
+from shiftbench.statistics import Z95
+
+RADIUS = 1  # steps, which every record of ours has
+POWER = 0.8416212335729143  # the 80% quantile of the normal distribution
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to look at an image, and what it found of two networks on the same images."""
+
+    outcomes: tuple[NDArray[np.float64], NDArray[np.float64]]
+    passes: float  # forward passes per image, of both networks
+
+    @property
+    def passes_needed(self) -> float:
+        """Until a paired test tells the networks apart with a power of 80% (Connor 1987)."""
+        change = self.outcomes[1] - self.outcomes[0]
+        effect, discordant = abs(change.mean()), (change**2).mean()
+        if effect == 0:
+            return np.inf
+        rest = np.sqrt(max(0.0, discordant - effect**2))
+        images = ((Z95 * np.sqrt(discordant) + POWER * rest) / effect) ** 2
+        return float(max(images, 1.0) * self.passes)
+
+
+def search_passes(samples: pd.DataFrame, attack: str, radius: int) -> NDArray[np.float64]:
+    """How often the search up to a radius showed each image to the network."""
+    grid = ATTACKS.get(attack).grid(radius)
+    place = {(offset.dy, offset.dx): i for i, offset in enumerate(grid)}
+    offsets = zip(samples[f"{attack}_dy"], samples[f"{attack}_dx"], strict=True)
+    return np.array(
+        [len(grid) if pd.isna(dy) else place.get((dy, dx), len(grid) - 1) + 1 for dy, dx in offsets]
+    )
+
+
+def trial(first: Record, second: Record, name: ScoreName) -> Trial | None:
+    """What a score found of two networks, on the images that both get right unmoved."""
+    if any(name not in r.scores for r in (first, second)) or why_not(first, second, name):
+        return None
+    tables = [samples(r) for r in (first, second)]
+    found = [outcomes(r)[name] for r in (first, second)]
+    right = [t.index[t["prediction"] == t["label"]] for t in tables]
+    keys = found[0].index.intersection(found[1].index)
+    keys = keys.intersection(right[0]).intersection(right[1])
+    if name.family == "consistency":
+        passes = 4.0  # two views, two networks
+    else:
+        assert name.radius is not None
+        passes = float(
+            sum(search_passes(t.loc[keys], name.kind, name.radius).mean() for t in tables)
+        )
+    one, two = (o.loc[keys].to_numpy(np.float64) for o in found)
+    return Trial((one, two), passes)
+
+
+def telling() -> str:
+    """Which measurement tells networks apart after how many forward passes."""
+    names = [ScoreName("consistency", kind) for kind in KINDS]
+    names += [at(attack, radius) for attack in PAPER_ATTACKS for radius in (1, 3, 6)]
+    pairs = [p for group in group_records(board()) for p in combinations(group.records, 2)]
+    rows = []
+    for name in names:
+        found = [t for first, second in pairs if (t := trial(first, second, name)) is not None]
+        needed = np.array([t.passes_needed for t in found])
+        label = (
+            f"consistency, {name.kind}" if name.radius is None else reach(name.kind, name.radius)
+        )
+        median = float(np.median(needed))
+        rows.append(
+            (
+                median,
+                [
+                    label,
+                    str(len(found)),
+                    f"{np.mean([t.passes for t in found]) / 2:.1f}",
+                    f"{median:,.0f}" if np.isfinite(median) else "more than any",
+                    f"{100 * np.mean(needed <= 10_000):.0f}%",
+                ],
+            )
+        )
+    header = [
+        "measurement",
+        "pairs of networks",
+        "passes per image",
+        "passes to tell two apart, median",
+        "told apart within 10,000",
+    ]
+    return table(header, [row for _, row in sorted(rows, key=lambda r: r[0])])
+
+
+def kept(found: Record, attack: str) -> float:
+    """The share of right answers that survive the grid up to `RADIUS`."""
+    curve = found.scores.curve(at(attack, 0))
+    return curve[RADIUS].value / curve[0].value if RADIUS in curve else np.nan
+
+
+def spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rank correlation along the last axis; NaN where all are alike."""
+    ranks = [rankdata(values, axis=-1) for values in (x, y)]
+    one, two = (r - r.mean(-1, keepdims=True) for r in ranks)
+    with np.errstate(invalid="ignore"):
+        found: NDArray[np.float64] = (one * two).sum(-1) / np.sqrt(
+            (one**2).sum(-1) * (two**2).sum(-1)
+        )
+    return found
+
+
+def correlation_cell(x: NDArray[np.float64], y: NDArray[np.float64]) -> str:
+    """Rank correlation with a bootstrap interval over networks."""
+    there = np.isfinite(x) & np.isfinite(y)
+    x, y = x[there], y[there]
+    draws = np.random.default_rng(0).integers(len(x), size=(2000, len(x)))
+    low, high = np.nanquantile(spearman(x[draws], y[draws]), [0.025, 0.975])
+    return f"{spearman(x, y):+.2f} [{low:+.2f}, {high:+.2f}], {len(x)}"
+
+
+def correlations() -> str:
+    """Does one random shift predict the worst case?"""
+    worst = {a: np.array([kept(r, a) for r in board()]) for a in PAPER_ATTACKS}
+    rows = []
+    for kind in KINDS:
+        scores = (r.scores.get(ScoreName("consistency", kind)) for r in board())
+        random = np.array([np.nan if s is None else s.value for s in scores])
+        rows.append(
+            [
+                f"consistency, {kind}",
+                *(correlation_cell(random, worst[attack]) for attack in PAPER_ATTACKS),
+            ]
+        )
+    return table(["", *(f"kept, {reach(attack, RADIUS)}" for attack in PAPER_ATTACKS)], rows)

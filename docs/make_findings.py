@@ -1,0 +1,184 @@
+"""Writes the tables and figures of the documentation that are made from records.
+
+python docs/make_findings.py
+
+A table stands between a pair of markers of its page; a test fails where page and records differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from findings_board import (
+    KINDS,
+    at,
+    board,
+    count,
+    outcomes,
+    paired_table,
+    reach,
+    record,
+    scores_table,
+    shown,
+    table,
+)
+from findings_measurements import correlations, telling
+from matplotlib.figure import Figure
+
+from shiftbench.records.choose import of_data
+from shiftbench.report.formats.markdown import update_between_markers
+from shiftbench.report.plots import curves_figure, save_figure
+from shiftbench.scores import ACCURACY, ScoreName
+from shiftbench.statistics import mean_score
+
+DOCS = Path(__file__).parent
+
+PHOTOGRAPHS = "imagenette128"
+TRIO = {
+    "baseline": "xcit_pico_6_p8.imagenette",
+    "APS": "xcit_pico_6_p8_aps.imagenette",
+    "alias-free": "xcit_pico_6_p8_af.imagenette",
+}
+SCENES = {row: model.replace(".imagenette", ".scenes") for row, model in TRIO.items()}
+ZOO = {
+    "EfficientNet-Lite0": "timm:tf_efficientnet_lite0",
+    "ViT-Tiny/16": "timm:vit_tiny_patch16_224",
+}
+LITE0 = "tf_efficientnet_lite0.imagenette"
+REPAIRED = {  # fine-tuned alike; the last has the weights of the first
+    "as it is": LITE0,
+    "`blurpool`": f"{LITE0}+blurpool",
+    "`aps`": f"{LITE0}+aps",
+    "`circular+aps`": f"{LITE0}+circular+aps",
+    "`af`": f"{LITE0}+af",
+    "`canonical`": f"{LITE0}+canonical",
+}
+POINTS = (("crop", 1), ("crop", 2), ("integer", 1))  # of REPAIRED
+ATTACKED = ("integer", "half", "bilinear", "lanczos")  # what TRIO was besides crop
+
+
+def trio_whole() -> str:
+    """Accuracy and consistency of the trio."""
+    kinds = {f"consistency {kind}": ScoreName("consistency", kind) for kind in KINDS}
+    return scores_table(TRIO, PHOTOGRAPHS, {"accuracy": ACCURACY, **kinds})
+
+
+def trio_crops() -> str:
+    """The trio under crops."""
+    columns = {f"{s} px" if s else "unmoved": at("crop", s) for s in (0, 1, 2, 3, 6)}
+    return scores_table(TRIO, PHOTOGRAPHS, columns)
+
+
+def trio_kept() -> str:
+    """What is left under each attack of what is right unmoved."""
+    rows = []
+    for row, model in TRIO.items():
+        scores = record(model, PHOTOGRAPHS).scores
+        cells = [[shown(scores[at(attack, radius)]) for radius in (0, 6)] for attack in ATTACKED]
+        rows.append([row, *(" → ".join(cell) for cell in cells)])
+    found = [record(model, PHOTOGRAPHS).scores for model in TRIO.values()]
+    header = [f"{reach(attack, 6)}, {count(found, at(attack, 6))}" for attack in ATTACKED]
+    return table(["", *header], rows)
+
+
+def trio_blur() -> str:
+    """Sub-pixel moves with and without blur, on the photographs that were searched for both."""
+    names = {
+        "unmoved": at("lanczos", 0),
+        **{reach(a, 6): at(a, 6) for a in ("lanczos", "bilinear")},
+    }
+    rows, counts = [], set()
+    for row, model in TRIO.items():
+        found = outcomes(record(model, PHOTOGRAPHS))
+        both = found[names["lanczos 1 px"]].index.intersection(found[names["bilinear 1 px"]].index)
+        rows.append([row, *(shown(mean_score(found[name].loc[both])) for name in names.values())])
+        counts.add(len(both))
+    (n,) = counts
+    return table(["", *(f"{title}, n={n}" for title in names)], rows)
+
+
+def trio_paired() -> str:
+    """How much more the alias-free network keeps, image by image."""
+    return paired_table(
+        {
+            f"alias-free - {row}": (TRIO[row], TRIO["alias-free"])
+            for row in TRIO
+            if row != "alias-free"
+        },
+        PHOTOGRAPHS,
+        [("crop", 0), ("crop", 1), ("crop", 6), *((attack, 6) for attack in ATTACKED)],
+    )
+
+
+def repaired() -> str:
+    """What each remedy buys on photographs."""
+    columns = {
+        "accuracy": ACCURACY,
+        "consistency crop": ScoreName("consistency", "crop"),
+        **{reach(*point): at(*point) for point in POINTS},
+    }
+    return scores_table(REPAIRED, PHOTOGRAPHS, columns)
+
+
+def repaired_paired() -> str:
+    """What a practitioner gains or loses, image by image."""
+    first = REPAIRED["as it is"]
+    return paired_table(
+        {row: (first, second) for row, second in REPAIRED.items() if second != first},
+        PHOTOGRAPHS,
+        [("crop", 0), *POINTS],
+    )
+
+
+def zoo() -> str:
+    """Public networks with their public weights."""
+    columns = {
+        "accuracy": ACCURACY,
+        "consistency crop": ScoreName("consistency", "crop"),
+        **{reach(attack, 6): at(attack, 6) for attack in ("crop", "bilinear")},
+    }
+    return scores_table(ZOO, "imagenet", columns)
+
+
+def camera() -> str:
+    """What bilinear imitates, and bilinear."""
+    moved = {reach(attack, 6): at(attack, 6) for attack in ("camera", "bilinear")}
+    return scores_table(SCENES, "scenes", {"unmoved": at("camera", 0), **moved})
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "trio-whole": trio_whole,
+    "trio-crops": trio_crops,
+    "trio-kept": trio_kept,
+    "trio-blur": trio_blur,
+    "trio-paired": trio_paired,
+    "repaired": repaired,
+    "repaired-paired": repaired_paired,
+    "zoo": zoo,
+    "camera": camera,
+    "telling": telling,
+    "correlations": correlations,
+}
+
+
+def figures() -> Iterator[tuple[str, Figure]]:
+    """Curves of records that can stand in one figure, and its name."""
+    realistic = ("crop", "bilinear")
+    trio = [record(model, PHOTOGRAPHS) for model in TRIO.values()]
+    yield "imagenette", curves_figure(trio, attacks=realistic)
+    yield "repaired", curves_figure([record(model, PHOTOGRAPHS) for model in REPAIRED.values()])
+    for data in ("imagenet", "cifar10", "scenes"):
+        yield data, curves_figure(of_data(board(), data))
+
+
+def main() -> None:
+    """Writes everything."""
+    for name, make in TABLES.items():
+        update_between_markers(DOCS / "findings.md", make(), name=name)
+    for name, figure in figures():
+        save_figure(figure, DOCS / f"curves-{name}.png")
+
+
+if __name__ == "__main__":
+    main()
