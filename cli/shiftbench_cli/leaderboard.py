@@ -37,13 +37,7 @@ from shiftbench_cli import options, scoreboard
     help="Columns besides the model, such as top1,adversarial_crop. Default: all; not for html.",
 )
 @click.option("-d", "--data", help="Only records of this data set.")
-@click.option(
-    "-m",
-    "--model",
-    "models",
-    multiple=True,
-    help="Only this model, or a pattern such as 'xcit*'; repeatable.",
-)
+@options.only_models
 @click.option(
     "--intervals/--no-intervals",
     default=None,

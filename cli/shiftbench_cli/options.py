@@ -24,6 +24,17 @@ def records(command: Command) -> Command:
     )(command)
 
 
+def only_models(command: Command) -> Command:
+    """Which models of the records, as `models`."""
+    return click.option(
+        "-m",
+        "--model",
+        "models",
+        multiple=True,
+        help="Only this model, or a pattern such as 'xcit*'; repeatable.",
+    )(command)
+
+
 def printed(command: Command) -> Command:
     """The output format on stdout, as `kind`."""
     return click.option(

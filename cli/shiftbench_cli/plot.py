@@ -24,13 +24,7 @@ from shiftbench_cli import options
     show_default=True,
     help="curves: against max shift; heatmap: accuracy at each offset (of a --full-grid run).",
 )
-@click.option(
-    "-m",
-    "--model",
-    "models",
-    multiple=True,
-    help="Only this model, or a pattern such as 'xcit*'; repeatable.",
-)
+@options.only_models
 @click.option("-d", "--data", help="Only records of this data set.")
 @click.option("-a", "--attack", "attacks", multiple=True, help="Only this attack; repeatable.")
 @click.option("--allow-mixed", is_flag=True, help="Draw records of different images together.")
