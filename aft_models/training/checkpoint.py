@@ -20,7 +20,7 @@ from aft_models.training.recipe import Recipe
 
 FORMAT = 2  # 1 did not say what a run was trained on
 LAST, BEST = "last.pt", "best.pt"
-LONG = 24  # characters of a value that an error shows whole
+LONG = 60  # characters of a value that an error shows whole: names and sizes, not digests
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def load(path: Path, identity: Identity) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= LONG else f"{text[: LONG // 2]}..."
+    return text if len(text) <= LONG else f"{text[:12]}..."
 
 
 def random_state() -> dict[str, Any]:
