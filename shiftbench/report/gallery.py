@@ -38,6 +38,7 @@ from shiftbench.shifts import SHIFTS, Views
 
 Pixels = NDArray[np.uint8]  # (H, W, 3)
 SIDES = ("_first", "_second")  # suffixes of the columns of the two records
+TITLE = 28  # characters that fit over a tile of the picture
 
 
 @dataclass(frozen=True)
@@ -254,13 +255,19 @@ def gallery_figure(gallery: Gallery) -> Figure:
             left, right = panels[row, 2 * column], panels[row, 2 * column + 1]
             left.imshow(exhibit.original, interpolation="nearest")
             right.imshow(exhibit.shifted, interpolation="nearest")
-            said = exhibit.predictions[1]
-            said += "" if said == exhibit.label else f"\nbut it is {exhibit.label}"
-            left.set_title(said, fontsize=7, loc="left", parse_math=False)
+            said = [exhibit.predictions[1]]
+            if said != [exhibit.label]:
+                said.append(f"but it is {exhibit.label}")
             place = f"at dy {exhibit.offset.dy:.3g}, dx {exhibit.offset.dx:.3g}"
-            words = f"{exhibit.answer}\n{place}"
-            right.set_title(words, fontsize=7, loc="left", parse_math=False)
+            for axes, lines in ((left, said), (right, [exhibit.answer, place])):
+                words = "\n".join(map(_fitting, lines))
+                axes.set_title(words, fontsize=7, loc="left", parse_math=False)
     return figure
+
+
+def _fitting(line: str) -> str:
+    """A line over a tile: ImageNet's classes are lists of synonyms, longer than it is wide."""
+    return line if len(line) <= TITLE else f"{line[: TITLE - 1].rstrip(' ,')}…"
 
 
 def _inline(pixels: Pixels) -> str:

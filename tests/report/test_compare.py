@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from matplotlib.axes import Axes
+from matplotlib.text import Text
 from PIL import Image
 from sample_records import spread, trio, write_record
 
@@ -286,6 +288,23 @@ def test_a_gallery_becomes_a_page_or_a_picture(tmp_path: Path):
     write_gallery(gallery, tmp_path / "gallery.png")
     with Image.open(tmp_path / "gallery.png") as picture:
         assert picture.format == "PNG"
+
+
+def test_titles_of_a_picture_are_no_wider_than_its_tiles(tmp_path: Path):
+    gallery = gallery_of(tmp_path, "crop", size=1)
+    wordy = "walking stick, walkingstick, stick insect"
+    exhibits = tuple(
+        replace(e, label=wordy, predictions=(wordy, "a"), answer=wordy) for e in gallery.exhibits
+    )
+    figure = gallery_figure(replace(gallery, exhibits=exhibits))
+    figure.canvas.draw()
+    panels = [axes for axes in figure.findobj(Axes) if axes.images]
+    assert len(panels) == 2 * len(exhibits)
+    for axes in panels:
+        title = axes.get_title(loc="left")
+        assert "walking stick" in title
+        (text,) = (t for t in axes.findobj(Text) if t.get_text() == title)
+        assert text.get_window_extent().width <= axes.get_window_extent().width
 
 
 def test_a_gallery_of_a_folder_of_images(tmp_path: Path):
