@@ -12,7 +12,7 @@ from shiftbench.records.choose import load_records, pixels
 from shiftbench.records.record import Record, read_record
 from shiftbench.report.compare import compare
 from shiftbench.scores import ScoreName, Scores
-from shiftbench.statistics import Score
+from shiftbench.statistics import Score, mean_score
 
 RECORDS = Path(__file__).parents[1] / "results" / "records"
 KINDS = ("integer", "half", "crop")  # of consistency
@@ -74,6 +74,15 @@ def at(attack: str, radius: int) -> ScoreName:
 def reach(attack: str, radius: int) -> str:
     """`half 3 px`."""
     return f"{attack} {pixels(ScoreName('adversarial', attack), radius)} px"
+
+
+def lost(found: Record, name: ScoreName) -> Score | None:
+    """The share of the answers that are right unmoved and wrong somewhere up to a radius."""
+    every = outcomes(found)
+    if name not in every:
+        return None
+    right = every[at(name.kind, 0)] == 1
+    return mean_score(1 - every[name][right])
 
 
 def scores_table(names: Mapping[str, str], data: str, columns: Mapping[str, ScoreName]) -> str:
