@@ -55,7 +55,7 @@ def load_authors_checkpoint(
     What the checkpoint says of itself comes before the preset: positional encoding and degrees of
     polynomials by its keys; norms, activations, padding and down-sampling by its saved arguments.
     A file without arguments, as released, is what ``architecture`` says. Alias-free norms get
-    ``norm_mean="channel"``, and class attention normalises all its tokens in all their models but
+    ``norm_mean="channel"``, and class attention normalizes all its tokens in all their models but
     the baseline ``xcit_nano_12_p8``: so their code trained them.
 
     Args:

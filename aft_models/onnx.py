@@ -57,7 +57,7 @@ def export_onnx(module: nn.Module, input_shape: tuple[int, int, int]) -> bytes:
             )
             assert program is not None
             content: bytes = program.model_proto.SerializeToString()
-        except Exception as error:  # of many kinds, from tracing, conversion and serialisation
+        except Exception as error:  # of many kinds, from tracing, conversion and serialization
             raise AftModelsError(
                 f"cannot export {name} to ONNX: {_reason(error)}; run it in PyTorch instead"
             ) from error

@@ -18,12 +18,12 @@ from aft_models.errors import AftModelsError, unknown
 from aft_models.weights import BUNDLED, list_weights, weights_card
 from aft_models.xcit import XCiT, XCiTConfig
 
-CROP_PCT = 224 / 256  # of a resized image: the paper's centre crop
+CROP_PCT = 224 / 256  # of a resized image: the paper's center crop
 
 _SIZES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     # Small enough to train on a laptop's processor: 0.4 M parameters on an 8 x 8 grid of tokens.
     "pico_6": ({"dim": 64, "depth": 6, "num_heads": 4}, (4, 8)),
-    # timm's released nano weights were trained with class attention normalising its token alone.
+    # timm's released nano weights were trained with class attention normalizing its token alone.
     "nano_12": ({"dim": 128, "depth": 12, "num_heads": 4, "tokens_norm": False}, (16, 8)),
     "tiny_12": ({"dim": 192, "depth": 12, "num_heads": 4}, (16, 8)),
     "small_12": ({"dim": 384, "depth": 12, "num_heads": 8}, (16, 8)),
@@ -142,7 +142,7 @@ def _all_cfgs() -> dict[str, dict[str, Any]]:
             "crop_pct": card.crop_pct,
             "mean": card.mean,
             "std": card.std,
-            "license": card.licence.lower(),
+            "license": card.license.lower(),
         }
     return cfgs
 

@@ -44,7 +44,7 @@ class XCiTConfig:
     layer_scale: float = 1.0  # initial gain of every residual branch
     mlp_ratio: float = 4.0  # hidden width of the MLPs over dim
     class_depth: int = 2  # class-attention blocks
-    tokens_norm: bool = True  # class attention normalises all tokens, not the class token alone
+    tokens_norm: bool = True  # class attention normalizes all tokens, not the class token alone
     padding: str = "zeros"  # of every convolution: zeros, circular
     downsample: str = "stride"  # how the patch embedding halves the grid: stride, aps, af
     embed_activation: str = "gelu"  # in the patch embedding: gelu, af_gelu, af_poly

@@ -19,11 +19,11 @@ from models import print_table
 from torch import Tensor, nn
 
 from aft_models.repair.phases import ForwardPass
-from shiftbench.datasets import load_dataset, relabelled
-from shiftbench.datasets.canvases import canvases
-from shiftbench.datasets.geometry import geometry_for, normalise
+from shiftbench.data import load_dataset, relabeled
+from shiftbench.data.canvases import canvases
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.models import Classifier, load_model
+from shiftbench.preprocessing import geometry_for, normalize
 from shiftbench.shifts import SHIFTS
 from shiftbench.statistics import wilson
 
@@ -74,13 +74,13 @@ def main() -> None:
     options = parser.parse_args()
     classifier = load_model(options.model, checkpoint=options.checkpoint)
     data = load_dataset(options.data, limit=options.limit)
-    data = relabelled(data, classifier.num_classes, classifier.class_names)
+    data = relabeled(data, classifier.num_classes, classifier.class_names)
     recipe = classifier.preprocessing
     geometry = geometry_for(recipe, margin=1)
     see = grid_places(classifier)
     distances, changed = [], []
     for batch in canvases(data, geometry, batch_size=BATCH, workers=0):
-        views = SHIFTS.get("crop").views(normalise(batch.canvas, recipe.mean, recipe.std), 1)
+        views = SHIFTS.get("crop").views(normalize(batch.canvas, recipe.mean, recipe.std), 1)
         first, place, stride = see(views(ORIGIN))
         for offset in Grid(1).offsets[1:]:
             answers, now, _ = see(views(offset))

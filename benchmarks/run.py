@@ -16,17 +16,17 @@ from pathlib import Path
 
 import torch
 
-from shiftbench.datasets.geometry import normalise
-from shiftbench.datasets.scenes import Scenes
-from shiftbench.measure.answers import ask_unshifted
-from shiftbench.measure.attacks import ATTACKS
-from shiftbench.measure.consistency import CONSISTENCIES, consistency
-from shiftbench.measure.search import search
+from shiftbench.data.scenes import Scenes
+from shiftbench.metrics.predictions import predict_clean
+from shiftbench.metrics.random_views import CONSISTENCIES, consistency
+from shiftbench.metrics.search import search
 from shiftbench.models import Classifier, load_model
+from shiftbench.preprocessing import normalize
 from shiftbench.records.record import ResultStore
 from shiftbench.run.benchmark import Execution, run
 from shiftbench.run.settings import Settings
 from shiftbench.shifts import SHIFTS
+from shiftbench.shifts.attacks import ATTACKS
 
 LIMIT = 1.10  # seconds of the command per second of the bare search
 
@@ -38,12 +38,12 @@ def bare(
     recipe = classifier.preprocessing
     margin = max(settings.max_shift, 16)
     pixels = dataset.render(range(len(dataset)), recipe.input_size, margin)
-    canvas = normalise(pixels, recipe.mean, recipe.std)
+    canvas = normalize(pixels, recipe.mean, recipe.std)
     began = time.perf_counter()
     with torch.no_grad():
         views = {name: SHIFTS.get(name).views(canvas, margin) for name in SHIFTS}
         count = len(dataset)
-        first = ask_unshifted(classifier, views["crop"], count, batch_size=batch_size)
+        first = predict_clean(classifier, views["crop"], count, batch_size=batch_size)
         passes = count
         for attack in settings.attacks:
             trace = search(
@@ -82,12 +82,12 @@ def whole(
         return time.perf_counter() - began, outcome.record.forward_passes
 
 
-def labelled_by(classifier: Classifier, dataset: Scenes) -> None:
+def labeled_by(classifier: Classifier, dataset: Scenes) -> None:
     """Gives the images the model's own answers as labels: untrained, it is then worth attacking."""
     recipe = classifier.preprocessing
     pixels = dataset.render(range(len(dataset)), recipe.input_size)
     with torch.no_grad():
-        answers = classifier(normalise(pixels, recipe.mean, recipe.std)).argmax(1)
+        answers = classifier(normalize(pixels, recipe.mean, recipe.std)).argmax(1)
     vars(dataset)["labels"] = answers.tolist()
 
 
@@ -102,7 +102,7 @@ def main() -> None:
     options = parser.parse_args()
     classifier = load_model(options.model)
     dataset = Scenes("test", options.images)
-    labelled_by(classifier, dataset)
+    labeled_by(classifier, dataset)
     settings = Settings(
         attacks=("integer", "half", "crop", "bilinear"), max_shift=options.max_shift
     )

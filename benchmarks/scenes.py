@@ -19,9 +19,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from shiftbench.datasets.scenes import Scenes
-from shiftbench.datasets.scenes_world import CLASS_NAMES, OUTLINES, WEAVES
+from shiftbench.data.scenes import Scenes
 from shiftbench.grid import ORIGIN, Grid, Offset
+from shiftbench.scenes.world import CLASS_NAMES, OUTLINES, WEAVES
 from shiftbench.shifts import SHIFTS
 
 VIEW, MARGIN, INSIDE = 64, 6, 12
@@ -56,7 +56,7 @@ def measure_speed(scenes: Scenes) -> None:
 
 
 def rms(difference: Tensor) -> float:
-    """Root mean square in grey levels."""
+    """Root mean square in gray levels."""
     return float(difference.square().mean().sqrt())
 
 

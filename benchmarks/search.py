@@ -5,7 +5,7 @@
 
 Every contestant looks for the crop offset, up to a radius, that makes each image wrong. foolbox and
 ART translate what they are given and fill with zeros, so they are given the canvas, and the model
-they attack cuts its view from the centre: the zeros stay outside, and translating the canvas is
+they attack cuts its view from the center: the zeros stay outside, and translating the canvas is
 moving the crop window. Without options the network has random weights and the images are made up.
 """
 
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from aft_models.onnx import export_onnx
 from shiftbench.grid import Grid
-from shiftbench.measure.search import search
+from shiftbench.metrics.search import search
 from shiftbench.models.onnx_network import OnnxNetwork
 from shiftbench.shifts import SHIFTS
 
@@ -60,7 +60,7 @@ class Task:
     """What every contestant is given."""
 
     meter: Meter
-    canvas: Tensor  # (N, 3, view + 2 margin, view + 2 margin), normalised
+    canvas: Tensor  # (N, 3, view + 2 margin, view + 2 margin), normalized
     labels: NDArray[np.int64]
     classes: int  # of the model
     grid: Grid
@@ -80,7 +80,7 @@ class Task:
 
 
 def ours(task: Task) -> Survivors:
-    """`shiftbench.measure.search`: images leave when they break, batches are refilled."""
+    """`shiftbench.metrics.search`: images leave when they break, batches are refilled."""
     views = SHIFTS.get("crop").views(task.canvas, task.margin)
     trace = search(task.meter, views, task.labels, task.grid, batch_size=task.batch_size)
     return np.isnan(trace.broken_radius)
@@ -89,11 +89,11 @@ def ours(task: Task) -> Survivors:
 def in_onnx(task: Task) -> Task:
     """The same task with the network in ONNX Runtime."""
     view, model = task.meter.view, task.meter.model
-    network = model.model if isinstance(model, Centred) else model
+    network = model.model if isinstance(model, Centered) else model
     content = export_onnx(network, (3, view, view))
     exported: nn.Module = OnnxNetwork(content, name=type(network).__name__)
-    if isinstance(model, Centred):
-        exported = Centred(exported)
+    if isinstance(model, Centered):
+        exported = Centered(exported)
         exported.usual = model.usual
     return replace(task, meter=Meter(exported, view))
 
@@ -132,7 +132,7 @@ def foolbox_attack(task: Task) -> Survivors:
     low, high = float(task.canvas.min()), float(task.canvas.max())
     # Zeros come in from outside the canvas: they must lie within the bounds.
     model = foolbox.PyTorchModel(task.meter, bounds=(min(low, 0.0), max(high, 0.0)))
-    # Its pixel is 2/n of a picture whose corners are the centres of pixels n - 1 apart.
+    # Its pixel is 2/n of a picture whose corners are the centers of pixels n - 1 apart.
     size = task.canvas.shape[-1]
     attack = foolbox.attacks.SpatialAttack(
         max_translation=task.grid.radius * size / (size - 1),
@@ -190,7 +190,7 @@ class ChannelsLast(nn.Module):
 
 
 def made_images(count: int, size: int) -> Tensor:
-    """Smooth coloured blobs with some texture: unlike each other, like themselves when moved."""
+    """Smooth colored blobs with some texture: unlike each other, like themselves when moved."""
     generator = torch.Generator().manual_seed(0)
     coarse = torch.randn(count, 3, 3, 3, generator=generator)
     fine = torch.randn(count, 3, size // 8, size // 8, generator=generator)
@@ -202,7 +202,7 @@ def made_images(count: int, size: int) -> Tensor:
 def folder_images(
     root: Path, count: int, size: int, config: dict[str, object]
 ) -> tuple[Tensor, NDArray[np.int64]]:
-    """Images of folders named by ImageNet's ids, evenly over the classes, normalised."""
+    """Images of folders named by ImageNet's ids, evenly over the classes, normalized."""
     from PIL import Image
     from timm.data import ImageNetInfo, create_transform
 
@@ -233,8 +233,8 @@ def prepare(options: argparse.Namespace) -> Task:
         meter = Meter(model, view)
     else:
         canvas = made_images(options.count, size)
-        meter = Meter(Centred(model), view)
-        # Answers of random weights are the truth here; only whether they change is of interest.
+        meter = Meter(Centered(model), view)
+        # Predictions of random weights are the truth here; only whether they change is of interest.
         labels = meter(canvas).argmax(1).numpy()
     return Task(
         meter=meter,
@@ -246,7 +246,7 @@ def prepare(options: argparse.Namespace) -> Task:
     )
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     """Random weights give nearly the same logits to every image; what differs decides here."""
 
     def __init__(self, model: nn.Module) -> None:

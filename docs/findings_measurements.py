@@ -11,10 +11,10 @@ from findings_board import KINDS, at, board, outcomes, reach, samples, table
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from shiftbench.measure.attacks import ATTACKS, PAPER_ATTACKS
 from shiftbench.records.comparable import group_records, why_not
 from shiftbench.records.record import Record
 from shiftbench.scores import ScoreName
+from shiftbench.shifts.attacks import ATTACKS, PAPER_ATTACKS
 from shiftbench.statistics import Z95
 
 RADIUS = 1  # steps, which every record of ours has

@@ -91,12 +91,12 @@ def main() -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), width_ratios=(1, 1.25))
     draw_signal(left)
     x = scene()
-    for label, (name, up, colour, marker) in MODELS.items():
+    for label, (name, up, color, marker) in MODELS.items():
         found = residues(name, up, x)
         pairs = " ".join(f"{s:g}:{r:.1e}" for s, r in zip(SHIFTS, found, strict=True))
         print(f"{label:18s} {pairs}", flush=True)  # noqa: T201 - a script
         drawn = np.maximum(found, FLOOR)
-        right.semilogy(SHIFTS, drawn, marker=marker, ms=4, lw=1.2, color=colour, label=label)
+        right.semilogy(SHIFTS, drawn, marker=marker, ms=4, lw=1.2, color=color, label=label)
     right.set(xlabel="cyclic shift, pixels", ylabel="relative change of the logits")
     right.set_ylim(FLOOR / 3, 3)
     ticks = (0.5, 2, 4, 6, 8, 10, 12, 14, 16)

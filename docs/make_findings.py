@@ -27,7 +27,7 @@ from findings_board import (
 from findings_measurements import correlations, telling
 from matplotlib.figure import Figure
 
-from shiftbench.records.choose import of_data
+from shiftbench.records.choose import filter_by_dataset
 from shiftbench.report.formats.markdown import update_between_markers
 from shiftbench.report.plots import curves_figure, save_figure
 from shiftbench.scores import ACCURACY, ScoreName
@@ -186,7 +186,7 @@ def figures() -> Iterator[tuple[str, Figure]]:
     yield "imagenette", curves_figure(trio, attacks=realistic)
     yield "repaired", curves_figure([record(model, PHOTOGRAPHS) for model in REPAIRED.values()])
     for data in ("imagenet", "cifar10", "scenes"):
-        yield data, curves_figure(of_data(board(), data))
+        yield data, curves_figure(filter_by_dataset(board(), data))
 
 
 def main() -> None:

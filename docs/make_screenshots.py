@@ -18,7 +18,7 @@ from shiftbench.report.formats.page import render_page
 from shiftbench.report.table import build_tables
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-SCREENS = {  # name -> (width, height, colour scheme)
+SCREENS = {  # name -> (width, height, color scheme)
     "leaderboard.png": (1240, 900, "light"),
     "leaderboard-dark.png": (1240, 900, "dark"),
     "leaderboard-phone.png": (390, 844, "light"),

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from shiftbench.errors import ShiftbenchError
     from shiftbench.evaluation import Evaluation, evaluate
     from shiftbench.grid import Grid, Offset
-    from shiftbench.measure.attacks import ATTACKS, Attack
-    from shiftbench.measure.consistency import CONSISTENCIES, Consistency
-    from shiftbench.measure.search import Trace, adversarial_accuracy
+    from shiftbench.metrics.random_views import CONSISTENCIES, Consistency
+    from shiftbench.metrics.search import Trace, adversarial_accuracy
     from shiftbench.shifts import SHIFTS
+    from shiftbench.shifts.attacks import ATTACKS, Attack
     from shiftbench.statistics import PairedComparison, Score, compare_paired, mcnemar, wilson
 
 __version__ = "0.1.0"
@@ -46,10 +46,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "ATTACKS": "measure.attacks",
-    "Attack": "measure.attacks",
-    "CONSISTENCIES": "measure.consistency",
-    "Consistency": "measure.consistency",
+    "ATTACKS": "shifts.attacks",
+    "Attack": "shifts.attacks",
+    "CONSISTENCIES": "metrics.random_views",
+    "Consistency": "metrics.random_views",
     "Evaluation": "evaluation",
     "evaluate": "evaluation",
     "Grid": "grid",
@@ -61,8 +61,8 @@ _HOME = {
     "compare_paired": "statistics",
     "mcnemar": "statistics",
     "wilson": "statistics",
-    "Trace": "measure.search",
-    "adversarial_accuracy": "measure.search",
+    "Trace": "metrics.search",
+    "adversarial_accuracy": "metrics.search",
 }
 
 

@@ -16,13 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from shiftbench.errors import DataError, UsageError, no_images
-from shiftbench.measure.answers import Model, check_batch_size
-from shiftbench.measure.attacks import DEFAULT_RADIUS
-from shiftbench.measure.metric import NEAR_TIE, PASSES, Metric, Request, Shard
-from shiftbench.measure.metrics import plan_metric, score_rows
+from shiftbench.metrics import plan_metric, score_rows
+from shiftbench.metrics.base import NEAR_TIE, PASSES, Metric, Request, Shard
+from shiftbench.metrics.predictions import Model, check_batch_size
 from shiftbench.registry import unknown_name
 from shiftbench.run.forward import ENGINES, FORWARDS, check_forward, is_translated
 from shiftbench.scores import ACCURACY, Scores
+from shiftbench.shifts.attacks import DEFAULT_RADIUS
 from shiftbench.shifts.base import check_canvas, window
 from shiftbench.statistics import Score
 
@@ -120,20 +120,20 @@ def evaluate(
     """Measures how a model's answers hold when the camera moves.
 
     Args:
-        model: Anything that maps normalised images (B, C, H, W) to logits (B, classes). A module
+        model: Anything that maps normalized images (B, C, H, W) to logits (B, classes). A module
             is used in eval mode and handed back in the mode it came in.
-        images: A floating-point tensor or array (N, C, H, W), normalised as the model expects, with
+        images: A floating-point tensor or array (N, C, H, W), normalized as the model expects, with
             `labels`; or, without `labels`, a loader or data set of (image, label) pairs, batched or
             single.
         labels: One class index per image.
         attack: `integer`, `half`, `crop` or `bilinear`, or several; see `shiftbench.ATTACKS`.
         max_shift: The radius of the grid, in steps.
-        step: Pixels between neighbouring offsets, if not the attack's own.
-        view: Height and width of what the model sees: the centre of the images. By default as large
+        step: Pixels between neighboring offsets, if not the attack's own.
+        view: Height and width of what the model sees: the center of the images. By default as large
             as possible: for `crop` and `bilinear` the images less the pixels the grid needs around
             the view (6 on each side for crops up to 6), otherwise the whole images. Give the size
             (say 224, of images of 256) when the model insists on one.
-        mode: `exhaustive`, `full_grid` or `sampled:K`; see `shiftbench.measure.search.search`.
+        mode: `exhaustive`, `full_grid` or `sampled:K`; see `shiftbench.metrics.search.search`.
         consistency: Kinds of random shift to compare with: `integer`, `half`, `crop` (two crops of
             the given images); empty for none.
         repeats: Random shifts per image.
@@ -186,7 +186,7 @@ def evaluate(
             # Random crops make do with the margin that the others need.
             needy = [text for text in texts if not text.startswith("consistency:")]
             needed = max(plan_metric(text, request).margin() for text in needy)
-            canvas, margin = _centre(canvas, needed, attacks, view)
+            canvas, margin = _center(canvas, needed, attacks, view)
             inner = min(canvas.shape[-2:])
             request = replace(request, view=inner - 2 * margin, resize=inner)
             planned = tuple(plan_metric(text, request) for text in texts)
@@ -195,7 +195,7 @@ def evaluate(
             if len(here) < len(label):
                 raise DataError(f"expected a key per image, got only {len(keys or ())}")
             answer = answer or _with_engine(engine, model, canvas, margin)
-            shard = Shard.ask(answer, canvas, margin, here, label, batch_size=batch_size)
+            shard = Shard.predict(answer, canvas, margin, here, label, batch_size=batch_size)
             parts.append(_measure(planned, shard))
             done = stop
     if not parts:
@@ -261,7 +261,7 @@ def _eval_mode(model: Model) -> Iterator[Tensor | None]:
             part.training = True
 
 
-def _centre(
+def _center(
     canvas: Tensor, needed: int, attacks: Sequence[str], view: int | tuple[int, int] | None
 ) -> tuple[Tensor, int]:
     """Cuts images to a view with the same margin on every side; returns them and the margin."""
@@ -307,7 +307,7 @@ def _batches(images: Tensor | NDArray[Any] | Iterable[Any], labels: Any = None) 
         if not isinstance(image, Tensor | np.ndarray):
             raise DataError(
                 f"expected the loader to yield tensors, got {type(image).__name__}. Add a "
-                "transform that ends in normalised tensors"
+                "transform that ends in normalized tensors"
             )
         yield _batch(image, label) if image.ndim == 4 else _batch(image[None], [label])
 

@@ -74,11 +74,11 @@ def wilson(successes: int, n: int) -> Score:
 def _wilson(p: float, n: int, effective: float) -> Score:
     """Wilson's interval of a fraction `p` of `n` images that count as `effective` many."""
     z2 = Z95**2
-    centre = (p + z2 / (2 * effective)) / (1 + z2 / effective)
+    center = (p + z2 / (2 * effective)) / (1 + z2 / effective)
     spread = math.sqrt(p * (1 - p) / effective + z2 / (4 * effective * effective))
     half = Z95 / (1 + z2 / effective) * spread
     # The interval holds its value and touches 0 or 1 exactly, however the ends are rounded.
-    return Score(p, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)), n)
+    return Score(p, min(p, max(0.0, center - half)), max(p, min(1.0, center + half)), n)
 
 
 def mean_score(outcomes: ArrayLike, *, unit: str = FRACTION) -> Score:
@@ -192,10 +192,10 @@ def compare_paired(
     change, n = b - a, len(a)
     only_first, only_second = int((change < 0).sum()), int((change > 0).sum())
     if unit == FRACTION and is_bounded(a, b):
-        centre = float(change.sum()) / (n + 2)
-        spread = (float((change**2).sum()) + 1) / (n + 2) - centre**2
+        center = float(change.sum()) / (n + 2)
+        spread = (float((change**2).sum()) + 1) / (n + 2) - center**2
         half = Z95 * math.sqrt(spread / (n + 2))
-        low, high = max(-1.0, centre - half), min(1.0, centre + half)
+        low, high = max(-1.0, center - half), min(1.0, center + half)
     else:
         resampled = _bootstrap(change, unit)
         low, high = resampled.low, resampled.high
@@ -210,14 +210,16 @@ def compare_paired(
     )
 
 
-def surely_differ(first: Score, second: Score) -> bool:
+def differ_for_any_pairing(first: Score, second: Score) -> bool:
     """Whether McNemar's test is significant however the images of two scores overlap.
 
     The test needs the images; where scores lie far enough apart they alone decide. False where
     they do not, and for means of anything but right and wrong answers.
 
-    >>> surely_differ(wilson(95, 100), wilson(60, 100)), surely_differ(wilson(9, 10), wilson(8, 10))
-    (True, False)
+    >>> differ_for_any_pairing(wilson(95, 100), wilson(60, 100))
+    True
+    >>> differ_for_any_pairing(wilson(9, 10), wilson(8, 10))
+    False
     """
     if not (first.is_fraction and second.is_fraction and first.n == second.n):
         return False

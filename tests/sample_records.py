@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shiftbench.datasets.geometry import geometry_for
 from shiftbench.grid import Grid
-from shiftbench.measure.attacks import ATTACKS
-from shiftbench.models.classifier import Preprocessing
+from shiftbench.preprocessing import Preprocessing, geometry_for
 from shiftbench.records.record import (
     DataInfo,
     MetricInfo,
@@ -25,6 +23,7 @@ from shiftbench.records.record import (
     read_record,
 )
 from shiftbench.scores import ACCURACY, ScoreName, Scores
+from shiftbench.shifts.attacks import ATTACKS
 from shiftbench.statistics import Score, mean_score, wilson
 
 Radii = Sequence[int | None]  # per image: the ring that broke it; None when nothing did

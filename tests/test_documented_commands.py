@@ -88,8 +88,8 @@ def block_lines(page: Path) -> set[str]:
 
 def test_there_are_commands_and_a_wrong_one_is_noticed() -> None:
     assert len(DOCUMENTED) > 40
-    assert commands("```\nshiftbench run --colour\n```\nand `shiftbench list models`") == [
-        "shiftbench run --colour",
+    assert commands("```\nshiftbench run --color\n```\nand `shiftbench list models`") == [
+        "shiftbench run --color",
         "shiftbench list models",
     ]
     assert words_of("shiftbench run -o x > log  # a remark") == ["run", "-o", "x"]
@@ -97,4 +97,4 @@ def test_there_are_commands_and_a_wrong_one_is_noticed() -> None:
     run = cli.get_command(context, "run")
     assert run is not None
     with pytest.raises(click.NoSuchOption):
-        run.make_context("run", ["--colour"], parent=context)
+        run.make_context("run", ["--color"], parent=context)

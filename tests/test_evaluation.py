@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import shiftbench
 from shiftbench.errors import DataError, ModelError, UsageError
-from shiftbench.measure.attacks import ATTACKS
 from shiftbench.shifts import SHIFTS
+from shiftbench.shifts.attacks import ATTACKS
 
 COUNT, SIZE = 21, 16
 PIXEL_ATTACKS = [name for name in ATTACKS if not SHIFTS.get(ATTACKS.get(name).shift).rendered]
@@ -18,8 +18,8 @@ PIXEL_ATTACKS = [name for name in ATTACKS if not SHIFTS.get(ATTACKS.get(name).sh
 
 def images() -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    colour = torch.rand(COUNT, 3, 1, 1, generator=generator)
-    return colour + 0.3 * torch.rand(COUNT, 3, SIZE, SIZE, generator=generator)
+    color = torch.rand(COUNT, 3, 1, 1, generator=generator)
+    return color + 0.3 * torch.rand(COUNT, 3, SIZE, SIZE, generator=generator)
 
 
 @pytest.fixture(name="model")
@@ -35,7 +35,7 @@ def fragile_model() -> nn.Sequential:
             nn.Flatten(),
             nn.Linear(24, 5),
         ).eval()
-        # Centred logits: every class wins somewhere, and small moves change the winner.
+        # Centered logits: every class wins somewhere, and small moves change the winner.
         with torch.no_grad():
             network[-1].bias -= network(images()).mean(0)
         return network
@@ -132,7 +132,7 @@ def test_the_default_view_leaves_the_margin_the_grid_needs(
         assert sizes == {expected}
 
 
-def test_a_view_is_the_centre_of_the_images(model: nn.Sequential, labels: Tensor) -> None:
+def test_a_view_is_the_center_of_the_images(model: nn.Sequential, labels: Tensor) -> None:
     x = images()
     expected = frame(model, x[..., 2:14, 2:14], labels, max_shift=1, view=10)
     for wider in (x[..., 2:15, 2:15], x[..., 1:15, :], x[..., 2:14, 1:16]):

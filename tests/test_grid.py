@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Grid, Offset
-from shiftbench.measure.attacks import ATTACKS
+from shiftbench.shifts.attacks import ATTACKS
 
 radii = st.integers(0, 8)
 steps = st.fractions(Fraction(1, 12), 3, max_denominator=12)

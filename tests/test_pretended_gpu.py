@@ -21,13 +21,13 @@ from aft_models.training.mixing import Mixing
 from aft_models.training.optimizer import make_optimizer
 from aft_models.training.recipes import RECIPES
 from shiftbench.grid import Grid, Offset
-from shiftbench.measure.attacks import ATTACKS
-from shiftbench.measure.consistency import CONSISTENCIES, consistency
-from shiftbench.measure.search import search
+from shiftbench.metrics.random_views import CONSISTENCIES, consistency
+from shiftbench.metrics.search import search
 from shiftbench.models import as_classifier
 from shiftbench.run.engine import Engine
 from shiftbench.run.forward import TorchForward
 from shiftbench.shifts import SHIFTS
+from shiftbench.shifts.attacks import ATTACKS
 
 CUDA = torch.device("cuda", 0)
 MARGIN = 6

@@ -3,9 +3,9 @@
 import pytest
 
 from shiftbench.errors import UsageError
-from shiftbench.measure.attacks import ATTACKS
 from shiftbench.registry import Registry
 from shiftbench.shifts import SHIFTS
+from shiftbench.shifts.attacks import ATTACKS
 
 
 def test_gives_back_what_was_registered_in_order() -> None:
@@ -27,7 +27,7 @@ def test_refuses_a_second_entry_of_the_same_name() -> None:
     assert registry.get("one") == 1
 
 
-def test_an_unknown_name_gets_its_likely_neighbour() -> None:
+def test_an_unknown_name_gets_its_likely_neighbor() -> None:
     with pytest.raises(
         UsageError, match=r"unknown attack 'crops'\. Did you mean 'crop'\?"
     ) as error:

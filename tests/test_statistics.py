@@ -11,9 +11,9 @@ from scipy.stats import binomtest
 from shiftbench.statistics import (
     Score,
     compare_paired,
+    differ_for_any_pairing,
     mcnemar,
     mean_score,
-    surely_differ,
     wilson,
 )
 
@@ -198,8 +198,8 @@ def test_far_scores_differ_however_their_images_overlap() -> None:
     """Against every table of 30 images: sure means that no pairing at all is insignificant."""
     n, sure = 30, 0
     for a, b in product(range(n + 1), repeat=2):
-        said = surely_differ(wilson(a, n), wilson(b, n))
-        assert said == surely_differ(wilson(b, n), wilson(a, n))
+        said = differ_for_any_pairing(wilson(a, n), wilson(b, n))
+        assert said == differ_for_any_pairing(wilson(b, n), wilson(a, n))
         if said:
             sure += 1
             both = range(max(0, a + b - n), min(a, b) + 1)  # images that both get right
@@ -209,12 +209,14 @@ def test_far_scores_differ_however_their_images_overlap() -> None:
 
 def test_only_rights_and_wrongs_are_sure_to_differ() -> None:
     high, low = mean_score([0.9] * 50), mean_score([0.1] * 50)
-    assert not surely_differ(high, low)
-    assert not surely_differ(wilson(50, 50), wilson(0, 40))
-    assert not surely_differ(mean_score([9.0] * 50, unit="px"), mean_score([1.0] * 50, unit="px"))
+    assert not differ_for_any_pairing(high, low)
+    assert not differ_for_any_pairing(wilson(50, 50), wilson(0, 40))
+    assert not differ_for_any_pairing(
+        mean_score([9.0] * 50, unit="px"), mean_score([1.0] * 50, unit="px")
+    )
 
 
 @pytest.mark.parametrize("value", [-2.0, 3.25])
 def test_means_outside_0_and_1_are_left_to_the_images(value: float) -> None:
     scores = [Score(x, x - 0.1, x + 0.1, 40, "logits") for x in (value, value + 1)]
-    assert not surely_differ(*scores)
+    assert not differ_for_any_pairing(*scores)

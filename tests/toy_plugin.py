@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from shiftbench.datasets.base import SOURCES as DATA_SOURCES
-from shiftbench.datasets.base import Request, Source
+from shiftbench.data.base import SOURCES as DATA_SOURCES
+from shiftbench.data.base import Request, Source
 from shiftbench.grid import Grid, Offset
 from shiftbench.logs import LOGS, Sink
-from shiftbench.measure.attacks import ATTACKS, Attack
-from shiftbench.measure.metric import METRICS, NEAR_TIE, PASSES, Metric, Shard, column
+from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Shard, column
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.source import SOURCES as MODEL_SOURCES
 from shiftbench.models.source import ModelEntry, ModelSpec
 from shiftbench.report.formats import FORMATS, Format
 from shiftbench.scores import ScoreName
+from shiftbench.shifts.attacks import ATTACKS, Attack
 from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, pick, window
 
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from aft_models.training.checkpoint import Data, Identity
-from aft_models.training.data import Batches, MemoryBatches, Normalisation, PixelSet
+from aft_models.training.data import Batches, MemoryBatches, Normalization, PixelSet
 from aft_models.training.loop import Evaluate, Outcome, train
 from aft_models.training.processes import Processes
 from aft_models.training.recipe import Recipe
-from shiftbench.datasets import Scenes
+from shiftbench.data import Scenes
 
-NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+NORMALISATION = Normalization((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 DATA = Data("scenes", "train", limit=48, images=48)
 RECIPE = Recipe(
     name="tiny",

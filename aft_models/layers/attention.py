@@ -46,7 +46,7 @@ class LinearAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def normalize(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Scale queries and keys ``(B, heads, N, channels)``."""
         return q / q.shape[-2], k
 
@@ -55,14 +55,14 @@ class LinearAttention(nn.Module):
         batch, tokens, dim = x.shape
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, dim // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, heads, N, channels)
-        q, k = self.normalise(q, k)
+        q, k = self.normalize(q, k)
         mixing = self.attn_drop(k.transpose(-2, -1) @ v)  # (B, heads, channels, channels)
         y = (q @ mixing).transpose(1, 2).reshape(batch, tokens, dim)
         return self.proj_drop(self.proj(y))  # type: ignore[no-any-return]
 
 
 class SimaAttention(LinearAttention):
-    """SimA: queries and keys are l1-normalised along the tokens, and no softmax is needed.
+    """SimA: queries and keys are l1-normalized along the tokens, and no softmax is needed.
 
     An l1 norm is kept by shifts of whole tokens, but only nearly by fractions of a token.
 
@@ -70,7 +70,7 @@ class SimaAttention(LinearAttention):
     torch.Size([3, 16, 8])
     """
 
-    def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def normalize(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`LinearAttention`."""
         return F.normalize(q, p=1.0, dim=-2), F.normalize(k, p=1.0, dim=-2)
 
@@ -83,7 +83,7 @@ class AliasFreeClassAttention(nn.Module):
 
     The class token joins the tokens of a shift-equivariant attention (cross-covariance unless said
     otherwise), then an MLP refines the class token alone. As in the class attention of XCiT that it
-    replaces, the second normalisation feeds the residual too.
+    replaces, the second normalization feeds the residual too.
 
     Args:
         dim: channels.

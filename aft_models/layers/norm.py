@@ -1,4 +1,4 @@
-"""Layer normalisation that commutes with sub-pixel shifts."""
+"""Layer normalization that commutes with sub-pixel shifts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class _AliasFreeNorm(torch.autograd.Function):
     ) -> Tensor:
         wide = x.to(working_dtype(x.dtype))
         mean = wide.mean(mean_axis, keepdim=True)
-        centred = wide - mean
-        norm = torch.linalg.vector_norm(centred, dim=(1, 2), keepdim=True)
+        centered = wide - mean
+        norm = torch.linalg.vector_norm(centered, dim=(1, 2), keepdim=True)
         scale = torch.rsqrt(norm * norm / _per_image(x) + eps)  # (B, 1, 1)
         ctx.save_for_backward(x, mean, scale, weight)
         ctx.mean_axis = mean_axis
-        return torch.addcmul(bias, centred, scale * weight).to(x.dtype)
+        return torch.addcmul(bias, centered, scale * weight).to(x.dtype)
 
     @staticmethod
     @once_differentiable
@@ -35,7 +35,7 @@ class _AliasFreeNorm(torch.autograd.Function):
         wide, g = x.to(mean.dtype), grad.to(mean.dtype)
         gain = scale * weight  # (B, 1, C)
         total = g.sum(1, keepdim=True)
-        along_tokens = (g * wide).sum(1, keepdim=True)  # with the centred input, after this:
+        along_tokens = (g * wide).sum(1, keepdim=True)  # with the centered input, after this:
         if ctx.mean_axis == 2:
             along_tokens -= mean.transpose(1, 2) @ g
             mean_grad = g @ (gain / x.shape[2]).transpose(1, 2)
@@ -73,7 +73,7 @@ def _per_image(x: Tensor) -> int:
 
 
 class AliasFreeLayerNorm(nn.Module):
-    """Normalise tokens ``(B, N, C)`` with statistics that no shift can change.
+    """Normalize tokens ``(B, N, C)`` with statistics that no shift can change.
 
     A plain layer norm divides each token by its own deviation, a non-linear function of position
     that makes new frequencies. Here one deviation serves all tokens of an image.

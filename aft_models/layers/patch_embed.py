@@ -120,7 +120,7 @@ class ConvPatchEmbed(nn.Module):
         return (
             conv.padding_mode == "circular"
             and conv.stride == (1, 1)
-            # A synchronised norm gathers its statistics itself: run it as it is.
+            # A synchronized norm gathers its statistics itself: run it as it is.
             and type(norm) is nn.BatchNorm2d
             and self.proj[1].pointwise is not None
             and self.proj[1].down > 1

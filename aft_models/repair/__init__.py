@@ -21,15 +21,15 @@ from aft_models.repair.aps import APS
 from aft_models.repair.blurpool import BLURPOOL
 from aft_models.repair.canonical import CANONICAL
 from aft_models.repair.circular import CIRCULAR
+from aft_models.repair.context import Change, Obstacle, RepairContext, RepairReport
 from aft_models.repair.flc import FLC
 from aft_models.repair.lps import LPS
-from aft_models.repair.patient import Change, Obstacle, Patient, RepairReport
 from aft_models.repair.phases import ForwardPass, own_pass
 from aft_models.repair.remedy import (
     REMEDIES,
     Number,
-    Prescription,
     Remedy,
+    RemedySpec,
     in_order,
     parse,
     register,
@@ -44,9 +44,9 @@ __all__ = [
     "Change",
     "Number",
     "Obstacle",
-    "Patient",
-    "Prescription",
     "Remedy",
+    "RemedySpec",
+    "RepairContext",
     "RepairReport",
     "own_pass",
     "parse",
@@ -90,10 +90,10 @@ def repair(model: nn.Module, *remedies: str, image: Tensor | None = None) -> nn.
     forward_pass = ForwardPass()
     written = [*done]
     for prescription in prescriptions:
-        patient = Patient(repaired, seen, forward_pass)
+        patient = RepairContext(repaired, seen, forward_pass)
         if not seen.ran:
             patient.left_unseen(tuple(image.shape))
-        written.append(prescription.carry_out(patient))
+        written.append(prescription.apply(patient))
     trouble = still_runs(repaired, image) if seen.ran else None
     if trouble is not None:
         given = "+".join(map(str, prescriptions))

@@ -18,9 +18,9 @@ from aft_models.layers.norm import alias_free_layer_norm
 from aft_models.layers.pointwise import Pointwise, pointwise_of
 from aft_models.repair.activations import SMOOTH, is_activation
 from aft_models.repair.circular import make_circular
+from aft_models.repair.context import RepairContext
 from aft_models.repair.heads import covers_map, is_flattened
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, extend, window_of
-from aft_models.repair.patient import Patient
 from aft_models.repair.remedy import Number, Remedy
 from aft_models.repair.sampling import give_sampler, note_unreached, take
 from aft_models.repair.spectral import SpectralSampler
@@ -119,7 +119,7 @@ class FineMaximum:
         return cut_spectrum(fine, *window.outputs(size))
 
 
-def _apply(patient: Patient, up: int) -> None:
+def _apply(patient: RepairContext, up: int) -> None:
     make_circular(patient)
     maximum, sampler = FineMaximum(up + 1), SpectralSampler(_NAME)
     layouts = _channels_last(patient.model)
@@ -143,7 +143,7 @@ def _apply(patient: Patient, up: int) -> None:
             module.channels_last = "2d" not in type(module).__name__
             patient.changed(name, module, "one deviation for the whole image")
         elif type(module).__name__.startswith(_PIXELWISE):
-            patient.left(name, f"{type(module).__name__} normalises each pixel by itself")
+            patient.left(name, f"{type(module).__name__} normalizes each pixel by itself")
         elif is_flattened(patient, module):
             patient.left(name, "a linear layer takes the pixels of its map one by one")
     note_unreached(patient)
@@ -151,7 +151,7 @@ def _apply(patient: Patient, up: int) -> None:
 
 
 def _treat_window(
-    patient: Patient,
+    patient: RepairContext,
     name: str,
     module: nn.Module,
     maximum: FineMaximum,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
+from aft_models.repair.context import RepairContext
 from aft_models.repair.image import images_of
 from aft_models.repair.layer import window_of
-from aft_models.repair.patient import Patient
 from aft_models.repair.phases import Phase, roll_each
 from aft_models.repair.polyphase import energies
 from aft_models.repair.remedy import Remedy
@@ -42,7 +42,7 @@ class Anchor:
         return roll_each(images, -phase.rows, -phase.columns)
 
 
-def _apply(patient: Patient, _: int) -> None:
+def _apply(patient: RepairContext, _: int) -> None:
     windows = [(name, m, w) for name, m in patient.layers() if (w := window_of(m)) is not None]
     if not windows:
         raise AftModelsError(

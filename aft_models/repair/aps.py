@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aft_models.repair.patient import Patient
+from aft_models.repair.context import RepairContext
 from aft_models.repair.polyphase import PolyphaseSampler, install
 from aft_models.repair.remedy import Remedy
 
 
-def _apply(patient: Patient, _: int) -> None:
+def _apply(patient: RepairContext, _: int) -> None:
     sampler = PolyphaseSampler("aps", patient.forward_pass)
     install(patient, sampler, "keeps the polyphase component of largest norm")
 

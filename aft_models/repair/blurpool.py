@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import SlidingLayer, extend
-from aft_models.repair.patient import Patient
 from aft_models.repair.remedy import Number, Remedy
 from aft_models.repair.sampling import replace_strides
 from aft_models.repair.window import Margins, Window, map_size
@@ -93,7 +93,7 @@ def _widen(weight: Tensor, kernel: Tensor) -> Tensor:
     return F.conv2d(padded, kernel[None, None])  # symmetric: no need to flip it
 
 
-def _apply(patient: Patient, taps: int) -> None:
+def _apply(patient: RepairContext, taps: int) -> None:
     replace_strides(patient, BlurSampler(taps), f"stride 1 and a filter of {taps} taps")
 
 

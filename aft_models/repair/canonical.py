@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aft_models.repair.context import RepairContext
 from aft_models.repair.image import images_of
-from aft_models.repair.patient import Patient
 from aft_models.repair.remedy import Remedy
 from aft_models.resample import working_dtype
 
@@ -67,7 +67,7 @@ class Canonical:
         return to_canonical(images), *others
 
 
-def _apply(patient: Patient, _: int) -> None:
+def _apply(patient: RepairContext, _: int) -> None:
     patient.model.register_forward_pre_hook(Canonical())
     patient.changed("", patient.model, "the image is moved until its first harmonics have phase 0")
 

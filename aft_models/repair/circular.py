@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from aft_models.repair.context import RepairContext
 from aft_models.repair.heads import covers_map
 from aft_models.repair.layer import Repaired, change_class, window_of, wrap_round
-from aft_models.repair.patient import Patient
 from aft_models.repair.remedy import Remedy
 from aft_models.repair.sampling import take
 
@@ -28,7 +28,7 @@ class WrappedPadding(Repaired):
         return torch.roll(x, (top, left), (-2, -1))
 
 
-def make_circular(patient: Patient) -> None:
+def make_circular(patient: RepairContext) -> None:
     """Puts every layer of a model on a torus."""
     for name, module in patient.layers():
         if isinstance(module, _PADDING) and not isinstance(module, WrappedPadding):

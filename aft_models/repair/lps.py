@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import SlidingLayer, extend
-from aft_models.repair.patient import Patient
 from aft_models.repair.phases import Phase
 from aft_models.repair.polyphase import Choice, Mixture, blocks
 from aft_models.repair.remedy import Remedy
@@ -40,7 +40,7 @@ def _pick(layer: SlidingLayer, scores: Tensor) -> Choice:
     return Mixture(weights[:, None])
 
 
-def _apply(patient: Patient, _: int) -> None:
+def _apply(patient: RepairContext, _: int) -> None:
     what = "a small network chooses the polyphase component"
     install_learned(patient, "lps", PhaseScorer, _pick, what)
 

@@ -9,9 +9,9 @@ import torch
 from timm.layers import SpaceToDepth
 from torch import Tensor, nn
 
+from aft_models.repair.context import RepairContext
 from aft_models.repair.heads import covers_map, is_flattened
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of
-from aft_models.repair.patient import Patient
 from aft_models.repair.phases import ForwardPass, Phase, roll_each
 from aft_models.repair.sampling import give_sampler, note_unreached
 from aft_models.repair.window import Pair, map_size
@@ -73,7 +73,7 @@ class PolyphaseSampler:
         """See :class:`aft_models.repair.layer.Sampler`."""
         window, size = layer.window, map_size(x)
         if window.covers(size):
-            return layer.at_stride(centred(x))
+            return layer.at_stride(centered(x))
         if not window.strided:
             return layer.at_stride(x)
         choice = self.forward_pass.find(layer, size, window.stride)
@@ -99,7 +99,7 @@ def follow(layer: SlidingLayer, x: Tensor, choice: Choice) -> Tensor:
     return layer.slide_over(choice.crop(extended), full=False)
 
 
-def centred(x: Tensor) -> Tensor:
+def centered(x: Tensor) -> Tensor:
     """A map rolled so that its strongest pixel lies in the middle, for a head that sees it whole.
 
     Then the head sees the same map wherever the image was.
@@ -110,12 +110,12 @@ def centred(x: Tensor) -> Tensor:
     return roll_each(x, height // 2 - found.rows, width // 2 - found.columns)
 
 
-class CentredPool(Repaired):
+class CenteredPool(Repaired):
     """Adaptive pooling to more than one pixel, whose answer a linear layer takes flattened."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The pooled map, of ``x`` rolled so that its strongest window lies in the middle."""
-        own: Tensor = self.original.forward(self, centred(x))
+        own: Tensor = self.original.forward(self, centered(x))
         return own
 
 
@@ -150,7 +150,7 @@ class AnchoredUnshuffle(Repaired):
         return y
 
 
-def install(patient: Patient, sampler: PolyphaseSampler, what: str) -> None:
+def install(patient: RepairContext, sampler: PolyphaseSampler, what: str) -> None:
     """Gives every sub-sampling layer of a model a sampler, and keeps them in step."""
     for name, module in patient.layers():
         window = window_of(module)
@@ -159,7 +159,7 @@ def install(patient: Patient, sampler: PolyphaseSampler, what: str) -> None:
                 say = what if window.strided else "strongest pixel of its map rolled to the middle"
                 patient.changed(name, module, f"{window}: {say}")
         elif is_flattened(patient, module):
-            change_class(module, CentredPool, type(module))
+            change_class(module, CenteredPool, type(module))
             patient.changed(name, module, "strongest pixel of its map rolled to the middle")
         elif isinstance(module, (nn.PixelUnshuffle, SpaceToDepth)):
             block = module.downscale_factor if isinstance(module, nn.PixelUnshuffle) else module.bs
@@ -179,7 +179,7 @@ def install(patient: Patient, sampler: PolyphaseSampler, what: str) -> None:
     note_unreached(patient)
 
 
-def choosers(patient: Patient) -> dict[SlidingLayer, int]:
+def choosers(patient: RepairContext) -> dict[SlidingLayer, int]:
     """The layers that come first on a map of some size, each with the channels of its output."""
     named = dict(patient.layers())
     first: dict[tuple[Pair, Pair], SlidingLayer] = {}

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Literal
 
 from aft_models.errors import AftModelsError
-from aft_models.repair.patient import Patient, RepairReport
+from aft_models.repair.context import RepairContext, RepairReport
 
 # What a remedy decides; of each group one remedy at most can hold. Applied in this order.
 GROUPS = {
@@ -41,7 +41,7 @@ class Remedy:
     group: Literal["border", "sampling", "image"]
     summary: str  # what it does, in a line
     exact_for: str  # the shifts that leave a model unchanged that has nothing else to blame
-    apply: Callable[[Patient, int], None]  # changes the layers of a model in place
+    apply: Callable[[RepairContext, int], None]  # changes the layers of a model in place
     needs_finetuning: bool  # whether pretrained weights lose accuracy before more training
     learns: bool = False  # whether it brings parameters that mean nothing untrained
     number: Number | None = None
@@ -53,7 +53,7 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class Prescription:
+class RemedySpec:
     """A remedy with its number."""
 
     remedy: Remedy
@@ -65,7 +65,7 @@ class Prescription:
         plain = number is None or self.number == number.default
         return self.remedy.name if plain else f"{self.remedy.name}:{self.number}"
 
-    def carry_out(self, patient: Patient) -> RepairReport:
+    def apply(self, patient: RepairContext) -> RepairReport:
         """Applies the remedy; finding nothing to change is an error."""
         before = _parameters(patient)
         self.remedy.apply(patient, self.number)
@@ -86,7 +86,7 @@ class Prescription:
         )
 
 
-def _parameters(patient: Patient) -> int:
+def _parameters(patient: RepairContext) -> int:
     return sum(p.numel() for p in patient.model.parameters())
 
 
@@ -101,7 +101,7 @@ def register(remedy: Remedy) -> Remedy:
     return remedy
 
 
-def parse(text: str) -> tuple[Prescription, ...]:
+def parse(text: str) -> tuple[RemedySpec, ...]:
     """Reads remedies joined by ``+``, in the order in which they are applied.
 
     >>> [str(p) for p in parse("blurpool:3+circular")]
@@ -110,7 +110,7 @@ def parse(text: str) -> tuple[Prescription, ...]:
     return in_order(_parse_one(part) for part in text.split("+"))
 
 
-def in_order(prescriptions: Iterable[Prescription]) -> tuple[Prescription, ...]:
+def in_order(prescriptions: Iterable[RemedySpec]) -> tuple[RemedySpec, ...]:
     """Sorted as they are applied; two remedies that decide the same thing are an error."""
     groups = list(GROUPS)
     ordered = sorted(prescriptions, key=lambda p: groups.index(p.remedy.group))
@@ -125,7 +125,7 @@ def in_order(prescriptions: Iterable[Prescription]) -> tuple[Prescription, ...]:
     return tuple(ordered)
 
 
-def _parse_one(text: str) -> Prescription:
+def _parse_one(text: str) -> RemedySpec:
     name, colon, written = text.partition(":")
     if name not in REMEDIES:
         near = difflib.get_close_matches(name, REMEDIES, n=3)
@@ -136,7 +136,7 @@ def _parse_one(text: str) -> Prescription:
     if number is None:
         if colon:
             raise AftModelsError(f"{name} takes no number, got {text!r}: write {name!r}")
-        return Prescription(remedy, 0)
+        return RemedySpec(remedy, 0)
     value = number.default
     if colon:
         value = int(written) if written.isascii() and written.isdigit() else -1
@@ -145,4 +145,4 @@ def _parse_one(text: str) -> Prescription:
             f"{name} takes {number.meaning}, {number.lowest} to {number.highest}, got {written!r}: "
             f"write for example '{name}:{number.default}'"
         )
-    return Prescription(remedy, value)
+    return RemedySpec(remedy, value)

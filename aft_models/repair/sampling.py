@@ -7,6 +7,7 @@ from timm.layers import SpaceToDepth
 from torch import nn
 
 from aft_models.errors import AftModelsError
+from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import (
     Repaired,
     Sampler,
@@ -15,7 +16,6 @@ from aft_models.repair.layer import (
     sliding,
     window_of,
 )
-from aft_models.repair.patient import Patient
 from aft_models.repair.window import Window, read_window, without_padding
 
 # Layers that sub-sample by something else than a window.
@@ -23,7 +23,7 @@ _OTHERS = (nn.LPPool2d, nn.FractionalMaxPool2d, nn.PixelUnshuffle, SpaceToDepth,
 _KNOWN = ("torch.nn.", "timm.layers.", "aft_models.layers.")
 
 
-def take(patient: Patient, name: str, module: nn.Module) -> SlidingLayer | None:
+def take(patient: RepairContext, name: str, module: nn.Module) -> SlidingLayer | None:
     """The layer made ready for repair; None, with a note, where its class does more than slide."""
     if not isinstance(module, SlidingLayer) and not _is_faithful(module):
         patient.left(name, f"{type(module).__name__} does more than its window says")
@@ -31,7 +31,7 @@ def take(patient: Patient, name: str, module: nn.Module) -> SlidingLayer | None:
     return sliding(module)
 
 
-def give_sampler(patient: Patient, name: str, module: nn.Module, sampler: Sampler) -> bool:
+def give_sampler(patient: RepairContext, name: str, module: nn.Module, sampler: Sampler) -> bool:
     """Sets how a layer sub-samples; False, with a note, where that is not possible."""
     layer = take(patient, name, module)
     if layer is None:
@@ -44,7 +44,7 @@ def give_sampler(patient: Patient, name: str, module: nn.Module, sampler: Sample
     return True
 
 
-def replace_strides(patient: Patient, sampler: Sampler, what: str) -> None:
+def replace_strides(patient: RepairContext, sampler: Sampler, what: str) -> None:
     """Gives every strided layer of a model a sampler, and notes what it is and what was missed."""
     for name, module in patient.layers():
         window = window_of(module)
@@ -53,7 +53,7 @@ def replace_strides(patient: Patient, sampler: Sampler, what: str) -> None:
     note_unreached(patient)
 
 
-def note_unreached(patient: Patient) -> None:
+def note_unreached(patient: RepairContext) -> None:
     """Notes whatever sub-samples and is no layer with a window."""
     for name, module in patient.layers():
         if isinstance(module, _OTHERS) and not isinstance(module, Repaired):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
+from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import SlidingLayer
-from aft_models.repair.patient import Patient
 from aft_models.repair.polyphase import Choice, PolyphaseSampler, choosers, install, strongest
 
 _NAME = "scorer"
@@ -56,7 +56,7 @@ def _choose(pick: Pick, layer: SlidingLayer, y: Tensor) -> Choice:
 
 
 def install_learned(
-    patient: Patient, name: str, kind: Callable[[int], Scorer], pick: Pick, what: str
+    patient: RepairContext, name: str, kind: Callable[[int], Scorer], pick: Pick, what: str
 ) -> None:
     """Sub-samples by learned scores: adds a scorer to each layer that will have to choose.
 

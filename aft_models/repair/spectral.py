@@ -1,4 +1,4 @@
-"""Sub-sampling by cutting the spectrum to its centre."""
+"""Sub-sampling by cutting the spectrum to its center."""
 
 from __future__ import annotations
 

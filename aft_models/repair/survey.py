@@ -31,7 +31,7 @@ _NONLINEAR = {
 
 
 @dataclass(frozen=True)
-class Stray:
+class FunctionalOp:
     """An operation on maps that no layer carries out, and no surgery reaches."""
 
     kind: str  # "sampling", "border" or "activation"
@@ -54,7 +54,7 @@ class Survey:
 
     calls: tuple[Call, ...]  # in order
     tokens: frozenset[str]  # layers that are given tokens (B, N, C) instead of maps
-    strays: tuple[Stray, ...]
+    strays: tuple[FunctionalOp, ...]
     ran: bool  # whether the model takes such an image; else nothing is known
 
     def sizes(self, name: str) -> list[Pair]:
@@ -136,7 +136,7 @@ class _Watch(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.depth = 0  # layers under way
-        self.strays: list[Stray] = []
+        self.strays: list[FunctionalOp] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -147,7 +147,7 @@ class _Watch(TorchFunctionMode):
             kind = _kind(name, args, kwargs)
             if kind is not None:
                 label = "slicing" if name == "__getitem__" else name
-                self.strays.append(Stray(kind, label, _caller()))
+                self.strays.append(FunctionalOp(kind, label, _caller()))
         return func(*args, **kwargs)
 
 

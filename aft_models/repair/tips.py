@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import SlidingLayer, extend
-from aft_models.repair.patient import Patient
 from aft_models.repair.polyphase import Choice, Mixture, blocks
 from aft_models.repair.remedy import Remedy
 from aft_models.repair.scorer import Scorer, install_learned
@@ -37,7 +37,7 @@ def _pick(_: SlidingLayer, scores: Tensor) -> Choice:
     return Mixture(scores.flatten(2).softmax(2).view_as(scores))
 
 
-def _apply(patient: Patient, _: int) -> None:
+def _apply(patient: RepairContext, _: int) -> None:
     what = "each channel mixes its polyphase components"
     install_learned(patient, "tips", MixtureScorer, _pick, what)
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
+from aft_models.repair.context import RepairContext
 from aft_models.repair.image import images_of
-from aft_models.repair.patient import Patient
 from aft_models.repair.remedy import Number, Remedy
 from aft_models.resample import fractional_shift
 
@@ -23,7 +23,7 @@ class Vote:
     side: int  # views along each axis, one pixel apart
 
     def offsets(self) -> list[float]:
-        """Centred on zero; those of an even side lie between the pixels.
+        """Centered on zero; those of an even side lie between the pixels.
 
         >>> Vote(3).offsets(), Vote(2).offsets()
         ([-1.0, 0.0, 1.0], [-0.5, 0.5])
@@ -48,7 +48,7 @@ class Vote:
         return answers.logsumexp(0) - math.log(views)
 
 
-def _apply(patient: Patient, side: int) -> None:
+def _apply(patient: RepairContext, side: int) -> None:
     vote = Vote(side)
     patient.model.register_forward_pre_hook(vote.before)
     patient.model.register_forward_hook(vote.after)
@@ -58,7 +58,7 @@ def _apply(patient: Patient, side: int) -> None:
 VOTE = Remedy(
     name="vote",
     group="image",
-    summary="mean probability over a centred grid of shifts, one pixel apart",
+    summary="mean probability over a centered grid of shifts, one pixel apart",
     exact_for="nothing",
     apply=_apply,
     needs_finetuning=False,

@@ -36,7 +36,7 @@ class Windows:
         return torch.where(self.mirrored[:, None, None, None], windows.flip(3), windows)
 
 
-def centre(images: Tensor, size: int) -> Tensor:
+def center(images: Tensor, size: int) -> Tensor:
     """The window in the middle, where the benchmark puts its view."""
     top, left = (round((length - size) / 2) for length in images.shape[-2:])
     return images[..., top : top + size, left : left + size]

@@ -19,11 +19,11 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import Compose
 
 from aft_models.errors import AftModelsError
-from aft_models.training.augment import Windows, centre, resized
+from aft_models.training.augment import Windows, center, resized
 from aft_models.training.processes import Processes
 from aft_models.training.recipe import Recipe
 
-Batch = tuple[Tensor, Tensor]  # normalised images (B, 3, H, W) and labels (B,)
+Batch = tuple[Tensor, Tensor]  # normalized images (B, 3, H, W) and labels (B,)
 
 
 class Images(Protocol):
@@ -48,7 +48,7 @@ class Batches(Protocol):
 
 
 @dataclass(frozen=True)
-class Normalisation:
+class Normalization:
     """Per-channel mean and standard deviation of pixels in [0, 1]."""
 
     mean: tuple[float, ...]
@@ -75,13 +75,13 @@ class PixelSet:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def centre(self, size: int) -> PixelSet:
+    def center(self, size: int) -> PixelSet:
         """The middle of every image."""
-        return PixelSet(centre(self.images, size).contiguous(), self.labels)
+        return PixelSet(center(self.images, size).contiguous(), self.labels)
 
     @classmethod
     def load(cls, data: Images, size: int, interpolation: str = "bicubic") -> PixelSet:
-        """Decodes every image once, resized and centre-cropped to `size` where it has another."""
+        """Decodes every image once, resized and center-cropped to `size` where it has another."""
         images = torch.empty(len(data), 3, size, size, dtype=torch.uint8)
         labels = torch.empty(len(data), dtype=torch.int64)
         for index in range(len(data)):
@@ -113,14 +113,14 @@ class MemoryBatches:
         self,
         data: PixelSet,
         recipe: Recipe,
-        normalisation: Normalisation,
+        normalization: Normalization,
         *,
         seed: int = 0,
         processes: Processes | None = None,
     ) -> None:
         self.data = data
         self.recipe = recipe
-        self.normalisation = normalisation
+        self.normalization = normalization
         self.seed = seed
         self.processes = processes or Processes()
         self._share = share_of_batch(recipe, self.processes)
@@ -144,7 +144,7 @@ class MemoryBatches:
                 start = (step * self.processes.count + self.processes.rank) * self._share
                 mine = slice(start, start + self._share)
                 pixels = windows[mine].cut(self.data.images[chosen[mine]])
-                images = resized(self.normalisation(pixels), recipe.size_at(epoch))
+                images = resized(self.normalization(pixels), recipe.size_at(epoch))
                 yield images, self.data.labels[chosen[mine]]
 
     def _window(self, epoch: int, generator: torch.Generator) -> int:
@@ -162,7 +162,7 @@ class LoaderBatches:
         self,
         data: Images,
         recipe: Recipe,
-        normalisation: Normalisation,
+        normalization: Normalization,
         *,
         seed: int = 0,
         processes: Processes | None = None,
@@ -173,7 +173,7 @@ class LoaderBatches:
         self.seed = seed
         self.processes = processes
         share = share_of_batch(recipe, processes)
-        transform = training_transform(recipe, normalisation)
+        transform = training_transform(recipe, normalization)
         self.updates = count_updates(len(data), recipe.batch_size)
         self._sampler = RepeatAugSampler(
             data,
@@ -221,7 +221,7 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         return self.transform(image), label
 
 
-def training_transform(recipe: Recipe, normalisation: Normalisation) -> Compose:
+def training_transform(recipe: Recipe, normalization: Normalization) -> Compose:
     """A recipe's augmentation by timm, from an image to a tensor."""
     transform = create_transform(
         recipe.image_size,
@@ -231,8 +231,8 @@ def training_transform(recipe: Recipe, normalisation: Normalisation) -> Compose:
         color_jitter=recipe.color_jitter,
         auto_augment=recipe.rand_augment or None,
         interpolation=recipe.interpolation,
-        mean=normalisation.mean,
-        std=normalisation.std,
+        mean=normalization.mean,
+        std=normalization.std,
         re_prob=recipe.random_erasing,
         re_mode="pixel",
     )
@@ -285,7 +285,7 @@ def count_updates(images: int, batch_size: int) -> int:
 
 
 def mixed_seed(*parts: int) -> int:
-    """One seed from several numbers, far apart for neighbours (numpy's SeedSequence)."""
+    """One seed from several numbers, far apart for neighbors (numpy's SeedSequence)."""
     return (
         int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]) >> 1
     )  # torch seeds are signed

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset
 
 from aft_models.presets import CROP_PCT
-from aft_models.training.data import Batch, Images, Normalisation, PixelSet, Transformed
-from aft_models.training.machine import Machine
+from aft_models.training.data import Batch, Images, Normalization, PixelSet, Transformed
+from aft_models.training.device import DeviceConfig
 from aft_models.training.processes import Processes
 from aft_models.training.recipe import Recipe
 
@@ -20,10 +20,10 @@ class PixelBatches:
     """This process's share of a `PixelSet`, unaugmented, in order."""
 
     def __init__(
-        self, data: PixelSet, normalisation: Normalisation, size: int, processes: Processes
+        self, data: PixelSet, normalization: Normalization, size: int, processes: Processes
     ) -> None:
         self.data = data
-        self.normalisation = normalisation
+        self.normalization = normalization
         self.size = size
         self.processes = processes
 
@@ -31,13 +31,13 @@ class PixelBatches:
         mine = range(self.processes.rank, len(self.data), self.processes.count)
         for start in range(0, len(mine), self.size):
             chosen = list(mine[start : start + self.size])
-            yield self.normalisation(self.data.images[chosen]), self.data.labels[chosen]
+            yield self.normalization(self.data.images[chosen]), self.data.labels[chosen]
 
 
 def loader_batches(
     data: Images, recipe: Recipe, processes: Processes, *, size: int, workers: int = 0
 ) -> Iterable[Batch]:
-    """This process's share of a data set, resized and centre-cropped in worker processes."""
+    """This process's share of a data set, resized and center-cropped in worker processes."""
     transform = create_transform(
         recipe.image_size,
         interpolation=recipe.interpolation,
@@ -54,7 +54,7 @@ def loader_batches(
 
 @torch.no_grad()
 def accuracy(
-    model: nn.Module, batches: Iterable[Batch], machine: Machine, processes: Processes
+    model: nn.Module, batches: Iterable[Batch], machine: DeviceConfig, processes: Processes
 ) -> float:
     """The fraction of all processes' images that the model gets right."""
     counts = torch.zeros(2, dtype=torch.float64, device=machine.device)  # right, seen

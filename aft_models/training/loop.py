@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
 from aft_models.training.data import Batch, Batches, mixed_seed
+from aft_models.training.device import DeviceConfig
 from aft_models.training.logbook import Row, draw_curves, write_log
-from aft_models.training.machine import Machine
 from aft_models.training.meter import Meter, Progress
 from aft_models.training.mixing import Mixing
 from aft_models.training.optimizer import make_optimizer, make_scheduler
@@ -54,7 +54,7 @@ def train(
     *,
     identity: checkpoint.Identity,
     folder: Path,
-    machine: Machine | None = None,
+    machine: DeviceConfig | None = None,
     processes: Processes | None = None,
     evaluate: Evaluate | None = None,
     report: Callable[[Progress], None] | None = None,
@@ -66,10 +66,12 @@ def train(
     Raises:
         AftModelsError: A checkpoint of another run, or a loss that is not a number.
     """
-    run = _Run(model, batches, identity, folder, machine or Machine(), processes or Processes())
+    run = _Run(
+        model, batches, identity, folder, machine or DeviceConfig(), processes or Processes()
+    )
     if resume and (folder / checkpoint.LAST).exists():
         run.restore()
-    elif run.processes.leads:
+    elif run.processes.is_main:
         folder.mkdir(parents=True, exist_ok=True)
     run.processes.wait()
     while run.epoch < identity.recipe.epochs:
@@ -82,9 +84,9 @@ def train(
                     name: float(value) for name, value in evaluate(run.scored, run.epoch).items()
                 }
         run.finish_epoch(row)
-        if log is not None and run.processes.leads:
+        if log is not None and run.processes.is_main:
             log(run.epoch, {name: value for name, value in row.items() if name != "epoch"})
-    if run.processes.leads:
+    if run.processes.is_main:
         draw_curves(folder / "curves.png", run.rows, identity.model)
     return Outcome(run.scored.eval(), run.rows, run.best)
 
@@ -98,7 +100,7 @@ class _Run:
         batches: Batches,
         identity: checkpoint.Identity,
         folder: Path,
-        machine: Machine,
+        machine: DeviceConfig,
         processes: Processes,
     ) -> None:
         recipe = identity.recipe
@@ -171,7 +173,7 @@ class _Run:
             if self.mixing is not None:
                 images, labels = self.mixing(images, labels, index, step, self.processes.rank)
             last = step == recipe.accumulate - 1
-            with nullcontext() if last else self._unsynchronised():
+            with nullcontext() if last else self._unsynchronized():
                 with self.machine.autocast():
                     logits = _require_logits(self.forward(images))
                     loss = self.loss(logits, labels) / recipe.accumulate
@@ -187,7 +189,7 @@ class _Run:
             self.ema.update(self.model, step=index)
         return total
 
-    def _unsynchronised(self) -> Any:
+    def _unsynchronized(self) -> Any:
         """Gradients of all but the last accumulated step need no exchange."""
         if isinstance(self.forward, DistributedDataParallel):
             return self.forward.no_sync()
@@ -201,7 +203,7 @@ class _Run:
         if better:
             self.best = accuracy
         states = self._gathered_random_states()
-        if self.processes.leads:
+        if self.processes.is_main:
             content = self._content(states)
             checkpoint.save(self.folder / checkpoint.LAST, content)
             if better:

@@ -22,7 +22,7 @@ class Processes:
         return cls()
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process writes files and reports."""
         return self.rank == 0
 

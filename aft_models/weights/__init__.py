@@ -51,14 +51,14 @@ class WeightsCard:
     mean: tuple[float, ...]  # subtracted per channel, images in [0, 1]
     std: tuple[float, ...]  # divided by, after the mean
     interpolation: str  # for resizing: bilinear, bicubic, ...
-    crop_pct: float  # part of the resized image that the centre crop keeps
+    crop_pct: float  # part of the resized image that the center crop keeps
     digest: str  # sha256 of the weights, see state_dict_digest
     recipe: Mapping[str, Any] = field(default_factory=dict)  # settings of the training
     data: str = ""  # what it was trained on, in words
     epochs: float = 0.0  # passes over the data
     scores: Mapping[str, float] = field(default_factory=dict)  # measured, as fractions in [0, 1]
     images: Mapping[str, int] = field(default_factory=dict)  # how many images each score is of
-    licence: str = "Apache-2.0"  # of the weights
+    license: str = "Apache-2.0"  # of the weights
     switches: Mapping[str, Any] = field(default_factory=dict)  # differences from the preset
 
 

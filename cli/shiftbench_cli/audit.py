@@ -8,17 +8,17 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from shiftbench.datasets import Camera, ImageSet, load_dataset
-from shiftbench.datasets.canvases import canvases
-from shiftbench.datasets.geometry import geometry_for, normalise
+from shiftbench.audit.causes import CAUSES
+from shiftbench.audit.figure import depth_figure
+from shiftbench.audit.layer_report import LayerReport, breakers, to_frame, unjudged
+from shiftbench.audit.layers import DEFAULT_OFFSETS, audit
+from shiftbench.data import Camera, ImageSet, load_dataset
+from shiftbench.data.canvases import canvases
 from shiftbench.files import format_of, require_place, write_text
 from shiftbench.grid import Offset
-from shiftbench.measure.audit import DEFAULT_OFFSETS, audit
-from shiftbench.measure.causes import CAUSES
-from shiftbench.measure.layer_report import LayerReport, breakers, to_frame, unjudged
 from shiftbench.models import load_model
 from shiftbench.models.repaired import require_one_model
-from shiftbench.report.depth import depth_figure
+from shiftbench.preprocessing import geometry_for, normalize
 from shiftbench.report.plots import ENDINGS, save_figure
 from shiftbench_cli import completion, options, render
 
@@ -137,13 +137,13 @@ def _audit(
         rendered=isinstance(dataset, Camera),
     )
     batch = next(canvases(dataset, geometry, batch_size=len(dataset)))
-    normalised = normalise(
+    normalized = normalize(
         batch.canvas, classifier.preprocessing.mean, classifier.preprocessing.std
     )
     return [
         # A classifier wraps the network, as `model`; people know its layers without that.
         replace(report, name=report.name.removeprefix("model."), depth=max(0, report.depth - 1))
-        for report in audit(classifier.module, normalised, offsets=offsets or DEFAULT_OFFSETS)
+        for report in audit(classifier.module, normalized, offsets=offsets or DEFAULT_OFFSETS)
         if report.name != "model"
     ]
 

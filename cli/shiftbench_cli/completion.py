@@ -29,19 +29,19 @@ def _models() -> Iterable[str]:
 
 
 def _datasets() -> Iterable[str]:
-    from shiftbench.datasets import list_datasets
+    from shiftbench.data import list_datasets
 
     return (entry.name for entry in list_datasets())
 
 
 def _attacks() -> Iterable[str]:
-    from shiftbench.measure.attacks import ATTACKS
+    from shiftbench.shifts.attacks import ATTACKS
 
     return (*ATTACKS, "all", "none")
 
 
 def _metrics() -> Iterable[str]:
-    from shiftbench.measure.metrics import METRICS
+    from shiftbench.metrics import METRICS
 
     return METRICS
 

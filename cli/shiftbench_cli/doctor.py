@@ -9,7 +9,7 @@ from itertools import groupby
 
 import click
 
-from shiftbench.run.diagnosis import diagnose
+from shiftbench.diagnosis import diagnose
 
 
 @click.command(name="doctor")

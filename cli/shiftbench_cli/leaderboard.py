@@ -8,7 +8,7 @@ import click
 
 from shiftbench.errors import UsageError
 from shiftbench.files import format_of, require_place, write_text
-from shiftbench.records.choose import load_records, of_data, of_models
+from shiftbench.records.choose import filter_by_dataset, filter_by_model, load_records
 from shiftbench.report.formats import FORMATS
 from shiftbench.report.formats.base import Board
 from shiftbench.report.formats.markdown import to_markdown, update_between_markers
@@ -67,7 +67,7 @@ def command(
     """Turn the records below each DIR (default results/runs) into a table per comparable group."""
     kind = _format(kind, output)
     records = load_records(folders or [Path("results/runs")])
-    records = of_models(of_data(records, data), models)
+    records = filter_by_model(filter_by_dataset(records, data), models)
     tables = build_tables(records, sort=sort, reverse=reverse, max_shift=max_shift)
     if columns is not None:
         if kind == "html":

@@ -24,13 +24,13 @@ def _models(pattern: str | None) -> Iterable[Entry]:
 
 
 def _datasets(pattern: str | None) -> Iterable[Entry]:
-    from shiftbench.datasets import list_datasets
+    from shiftbench.data import list_datasets
 
     return _filter(({"name": e.name, "summary": e.summary} for e in list_datasets()), pattern)
 
 
 def _attacks(pattern: str | None) -> Iterable[Entry]:
-    from shiftbench.measure.attacks import ATTACKS
+    from shiftbench.shifts.attacks import ATTACKS
 
     attacks = (ATTACKS.get(name) for name in ATTACKS)
     return _filter(
@@ -39,7 +39,7 @@ def _attacks(pattern: str | None) -> Iterable[Entry]:
 
 
 def _metrics(pattern: str | None) -> Iterable[Entry]:
-    from shiftbench.measure.metrics import METRICS
+    from shiftbench.metrics import METRICS
 
     entries = []
     for name in METRICS:

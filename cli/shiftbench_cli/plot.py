@@ -8,7 +8,7 @@ import click
 
 from shiftbench.errors import UsageError
 from shiftbench.files import format_of, require_place
-from shiftbench.records.choose import load_records, of_data, of_models
+from shiftbench.records.choose import filter_by_dataset, filter_by_model, load_records
 from shiftbench.report.plots import ENDINGS, curves_figure, heatmap_figure, save_figure
 from shiftbench_cli import options
 
@@ -42,7 +42,9 @@ def command(
     """Draw the records below each DIR (default results/runs)."""
     require_place(output)
     format_of(output, ENDINGS)
-    records = of_models(of_data(load_records(folders or [Path("results/runs")]), data), models)
+    records = filter_by_model(
+        filter_by_dataset(load_records(folders or [Path("results/runs")]), data), models
+    )
     if kind == "curves":
         figure = curves_figure(records, attacks=attacks, allow_mixed=allow_mixed)
     elif len(records) == 1:

@@ -32,11 +32,11 @@ def share(ctx: click.Context, work: Callable[[Group], int], *, nproc: int, devic
         try:
             return work(group)
         except (ShiftbenchError, AftModelsError) as error:
-            if group.leads:
+            if group.is_main:
                 raise
             # The main process has the same error, and says it.
             return error.exit_code if isinstance(error, ShiftbenchError) else 2
         except KeyboardInterrupt:
-            if group.leads and not processes.is_launched():
+            if group.is_main and not processes.is_launched():
                 raise
             sys.exit(INTERRUPTED)  # whoever started us says it

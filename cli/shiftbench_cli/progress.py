@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
 from rich.text import Text
 
-from shiftbench.run.worker import Estimate, Tally, Watcher
+from shiftbench.run.worker import Estimate, Progress, ProgressCallback
 from shiftbench_cli import render
 
 PLAIN_SECONDS = 10.0  # between two plain lines of the same task
@@ -21,7 +22,7 @@ ROOM_FOR_BARS = 100  # columns: on narrower terminals the counts alone say how f
 class RunProgress:
     """What a run says while it works; the base class says nothing."""
 
-    def model(self, name: str) -> Watcher | None:
+    def model(self, name: str) -> ProgressCallback | None:
         """Begins the lines of a model."""
         return None
 
@@ -37,14 +38,14 @@ class LiveProgress(RunProgress):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._lines: Progress | None = None
+        self._lines: Bars | None = None
 
-    def model(self, name: str) -> Watcher:
+    def model(self, name: str) -> ProgressCallback:
         """Lines of a new model below those of the last."""
         self.close()
         self._console.print(Text(name, style="bold"))
         bar = [BarColumn(bar_width=12)] if self._console.width >= ROOM_FOR_BARS else []
-        lines = self._lines = Progress(
+        lines = self._lines = Bars(
             TextColumn("{task.description}"),
             *bar,
             TextColumn("{task.completed:.0f}/{task.total:.0f}", justify="right"),
@@ -54,7 +55,7 @@ class LiveProgress(RunProgress):
         lines.start()
         ids: dict[str, TaskID] = {}
 
-        def watch(event: Estimate | Tally) -> None:
+        def watch(event: Estimate | Progress) -> None:
             if isinstance(event, Estimate):
                 self.remark(_forecast(event))
                 return
@@ -81,12 +82,12 @@ class PlainProgress(RunProgress):
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def model(self, name: str) -> Watcher:
+    def model(self, name: str) -> ProgressCallback:
         """Lines that begin with the model's name."""
         last: dict[str, float] = {}
         closed: set[str] = set()
 
-        def watch(event: Estimate | Tally) -> None:
+        def watch(event: Estimate | Progress) -> None:
             if isinstance(event, Estimate):
                 self.remark(f"{name}: {_forecast(event)}")
                 return
@@ -126,7 +127,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _state(tally: Tally) -> str:
+def _state(tally: Progress) -> str:
     """Speed, forward passes, time left and the score so far."""
     words = []
     if tally.measured and tally.seconds > 0:

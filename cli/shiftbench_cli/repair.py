@@ -11,15 +11,15 @@ import click
 import torch
 
 from aft_models.repair import REMEDIES
-from shiftbench.datasets import Camera, load_dataset
-from shiftbench.datasets.canvases import canvases
-from shiftbench.datasets.geometry import geometry_for, normalise
-from shiftbench.datasets.labels import relabelled
+from shiftbench.audit.trials import RepairTrial, try_remedies
+from shiftbench.data import Camera, load_dataset
+from shiftbench.data.canvases import canvases
+from shiftbench.data.labels import relabeled
 from shiftbench.errors import UsageError
 from shiftbench.models import load_model
 from shiftbench.models.classifier import LogitsOnly
 from shiftbench.models.repaired import split_remedies
-from shiftbench.models.treatments import Treatment, treat
+from shiftbench.preprocessing import geometry_for, normalize
 from shiftbench.statistics import wilson
 from shiftbench_cli import completion, options, render
 
@@ -78,7 +78,7 @@ def command(
         raise UsageError(f"remedies change the layers of a PyTorch network, and {model} shows none")
     pixels, labels = _images(classifier, data, images)
     remedies = list(chosen) or [*REMEDIES, *PAIRS]
-    found = treat(network.model, pixels, remedies, labels=labels)
+    found = try_remedies(network.model, pixels, remedies, labels=labels)
     if form == "json":
         click.echo(json.dumps([_plain(t, len(pixels)) for t in found], indent=2))
         return
@@ -88,20 +88,20 @@ def command(
 
 
 def _images(classifier: Any, data: str | None, count: int) -> tuple[Any, Any]:
-    """Normalised images of the data, with labels where the user named the data."""
+    """Normalized images of the data, with labels where the user named the data."""
     dataset = load_dataset(data or "scenes", limit=count)
     recipe = classifier.preprocessing
     if data is not None:
-        dataset = relabelled(dataset, classifier.num_classes, classifier.class_names)
+        dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
     geometry = geometry_for(
         recipe, finished=dataset.has_size(recipe.input_size), rendered=isinstance(dataset, Camera)
     )
     batch = next(canvases(dataset, geometry, batch_size=count, workers=0))
-    pixels = normalise(batch.canvas, recipe.mean, recipe.std)
+    pixels = normalize(batch.canvas, recipe.mean, recipe.std)
     return pixels, None if data is None else batch.labels
 
 
-def _plain(treatment: Treatment, images: int) -> dict[str, Any]:
+def _plain(treatment: RepairTrial, images: int) -> dict[str, Any]:
     return {
         **{k: v for k, v in vars(treatment).items() if k != "reports"},
         "images": images,
@@ -111,7 +111,7 @@ def _plain(treatment: Treatment, images: int) -> dict[str, Any]:
     }
 
 
-def _print(model: str, found: list[Treatment], images: int) -> None:
+def _print(model: str, found: list[RepairTrial], images: int) -> None:
     measured = [t for t in found if not t.refused]
     with_labels = any(t.correct is not None for t in measured)
     columns = [
@@ -148,7 +148,7 @@ def _print(model: str, found: list[Treatment], images: int) -> None:
             render.note(f"{t.remedies}: {t.refused}")
 
 
-def _explain(found: list[Treatment]) -> None:
+def _explain(found: list[RepairTrial]) -> None:
     for treatment in found:
         for report in treatment.reports:
             rows = [(c.layer or "(the model)", c.kind, c.what) for c in report.changed]

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from aft_models.errors import AftModelsError
-from shiftbench.datasets import load_dataset
-from shiftbench.datasets.base import Camera
+from shiftbench.data import load_dataset
+from shiftbench.data.base import Camera
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.models import default_models, load_model
 from shiftbench.models.repaired import require_one_model
@@ -230,7 +230,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
 def _evaluate(request: Request, group: Group) -> int:
     """Runs every model; one that fails is reported at the end and does not stop the others."""
-    with group.together():
+    with group.raise_on_all_ranks():
         dataset = load_dataset(
             request.data,
             split=request.split,
@@ -244,10 +244,10 @@ def _evaluate(request: Request, group: Group) -> int:
     execution = Execution(request.device, request.batch_size, request.workers, group)
     records: list[Record] = []
     problems: list[str] = []
-    with run_progress(quiet=request.quiet, speak=group.leads) as progress:
+    with run_progress(quiet=request.quiet, speak=group.is_main) as progress:
         for name in names:
             try:
-                with group.together():
+                with group.raise_on_all_ranks():
                     classifier = load_model(name, checkpoint=request.checkpoint)
                     classifier = replace(classifier, name=request.name or classifier.name)
                 outcome = run(
@@ -260,7 +260,7 @@ def _evaluate(request: Request, group: Group) -> int:
                     watch=progress.model(classifier.name),
                 )
                 records.append(outcome.record)
-                if group.leads and request.logs:
+                if group.is_main and request.logs:
                     name = ResultStore(request.output).folder(classifier.name, dataset.name).name
                     log_record(outcome.record, request.logs, request.output / "logs" / name)
             except (ShiftbenchError, AftModelsError) as error:
@@ -271,11 +271,11 @@ def _evaluate(request: Request, group: Group) -> int:
                 continue
             if outcome.reused:
                 progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
-    if group.leads:
+    if group.is_main:
         report.write(records, request.kind)
     for guard in guards:
         problems += filter(None, map(guard.complaint, records))
-    if group.leads:
+    if group.is_main:
         for problem in problems:
             click.echo(f"error: {problem}", err=True)
     return 1 if problems else 0

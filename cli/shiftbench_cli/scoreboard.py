@@ -141,7 +141,7 @@ def _cut(title: str, width: int) -> str:
 def _groups(
     columns: Sequence[Column], widths: Sequence[int], part: Sequence[int], name_width: int
 ) -> Text:
-    """The line above the titles: what neighbouring columns have in common."""
+    """The line above the titles: what neighboring columns have in common."""
     line = Text(" " * name_width)
     for group, members in groupby(part, key=lambda i: columns[i].group):
         span = sum(widths[i] + 1 for i in members) - 1

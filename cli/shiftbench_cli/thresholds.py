@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shiftbench.errors import UsageError
-from shiftbench.measure.metrics import Metric, plan_metric
+from shiftbench.metrics import Metric, plan_metric
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
 from shiftbench.run.settings import Settings

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 
 from aft_models import PRESETS
 from aft_models.training.checkpoint import Identity
+from aft_models.training.device import PRECISIONS, DeviceConfig
 from aft_models.training.export import Source, export
 from aft_models.training.finetune import load_backbone
 from aft_models.training.logbook import Row
 from aft_models.training.loop import train
-from aft_models.training.machine import PRECISIONS, Machine
 from aft_models.training.meter import Progress
 from aft_models.training.recipe import ModelInput, Recipe, override
 from aft_models.training.recipes import get_recipe
 from aft_models.weights import state_dict_digest
-from shiftbench.datasets import load_dataset
+from shiftbench.data import load_dataset
 from shiftbench.errors import UsageError
 from shiftbench.logs import open_logs
 from shiftbench.models import Preprocessing, build_model, load_model
@@ -37,8 +37,8 @@ from shiftbench.models.repaired import split_remedies
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import choose_device
 from shiftbench.run.processes import Group
-from shiftbench.run.training_data import Inputs, Scores, images_of
 from shiftbench.statistics import wilson
+from shiftbench.training import BatchBuilder, EpochEvaluator, images_of
 from shiftbench_cli import completion, options, render
 from shiftbench_cli.processes import SharedCommand, share
 
@@ -205,7 +205,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
 
 def _train(request: Request, recipe: Recipe, processes: Group) -> int:
-    machine = Machine(
+    machine = DeviceConfig(
         choose_device(request.device, local_rank=processes.local_rank),
         request.precision,
         request.compiled,
@@ -227,9 +227,9 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
     if start.state:
         fitting = without_prefixes(start.state, built.module.state_dict())
         new = load_backbone(built.module, fitting, size=recipe.image_size)
-        if new and processes.leads and not request.quiet:
+        if new and processes.is_main and not request.quiet:
             click.echo(f"new, to be learnt: {', '.join(new)}", err=True)
-    inputs = Inputs(recipe, processes, request.workers, request.seed)
+    inputs = BatchBuilder(recipe, processes, request.workers, request.seed)
     identity = Identity(
         built.name,
         recipe,
@@ -242,7 +242,7 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
         },
         start=state_dict_digest(start.state) if start.state else "",
     )
-    scores = Scores(
+    scores = EpochEvaluator(
         scored,
         inputs,
         machine,
@@ -250,7 +250,7 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
         shift_every=request.shift_every,
         shift_images=request.shift_images,
     )
-    logs = request.logs if processes.leads else ()
+    logs = request.logs if processes.is_main else ()
     with open_logs(logs, request.output, request.model, identity.as_dict()) as log:
         outcome = train(
             built.module,
@@ -260,11 +260,11 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
             machine=machine,
             processes=processes,
             evaluate=scores,
-            report=_Lines(quiet=request.quiet or not processes.leads),
+            report=_Lines(quiet=request.quiet or not processes.is_main),
             log=log,
             resume=request.resume,
         )
-    if processes.leads:
+    if processes.is_main:
         folder = export(
             outcome,
             request.output / "export",

@@ -91,7 +91,7 @@ def command(**given: Any) -> int:
 
 def _measure_again(record: Record, request: Request) -> tuple[list[str], int]:
     """What differs, and how many images were measured."""
-    from shiftbench.datasets import load_dataset  # torch takes seconds
+    from shiftbench.data import load_dataset  # torch takes seconds
     from shiftbench.models import load_model
     from shiftbench.run.benchmark import Execution
     from shiftbench.run.remeasure import claimed_by_all, remeasure

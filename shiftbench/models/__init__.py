@@ -7,9 +7,10 @@ its names: every file of this folder is imported.
 from importlib import import_module
 from pkgutil import iter_modules
 
-from shiftbench.models.classifier import Classifier, Preprocessing, as_classifier
+from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.loading import build_model, default_models, list_models, load_model
 from shiftbench.models.source import SOURCES, ModelEntry
+from shiftbench.preprocessing import Preprocessing
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

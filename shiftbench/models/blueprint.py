@@ -13,7 +13,12 @@ import aft_models
 from aft_models.errors import AftModelsError
 from aft_models.repair import untrained
 from shiftbench.errors import ModelError, UsageError
-from shiftbench.models.classifier import Classifier, Preprocessing, as_classifier, logits_of
+from shiftbench.models.classifier import (
+    Classifier,
+    as_classifier,
+    logits_of,
+)
+from shiftbench.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)

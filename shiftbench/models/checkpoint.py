@@ -18,7 +18,8 @@ from aft_models.errors import AftModelsError
 from aft_models.repair import untrained
 from aft_models.weights import WeightsCard, list_weights, load_state_dict, weights_card
 from shiftbench.errors import ModelError
-from shiftbench.models.classifier import Preprocessing, first_line
+from shiftbench.models.classifier import first_line
+from shiftbench.preprocessing import Preprocessing
 
 # What training scripts (timm, DeiT, lightning, ours) put around a state dict, best choice first:
 # averaged weights are what their authors report.

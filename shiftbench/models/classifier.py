@@ -9,34 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aft_models.presets import CROP_PCT
 from aft_models.weights import state_dict_digest
 from shiftbench.errors import ModelError
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """What a model's weights expect of an image."""
-
-    input_size: int  # S: height and width of the view in pixels
-    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
-    std: tuple[float, ...]
-    interpolation: str = "bicubic"  # nearest, bilinear, bicubic, lanczos, ...
-    # The model's own recipe, used only when it is asked for: the part of the resized image that the
-    # view keeps, and what the resize does to it (geometry.CropMode).
-    crop_pct: float = CROP_PCT
-    crop_mode: str = "center"
-    canvas: int | None = None  # to what weights for finished images (CIFAR) had them enlarged
+from shiftbench.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 
 @dataclass(frozen=True)
 class Classifier:
     """A model ready to be measured: in eval mode, images in, logits out."""
 
-    module: nn.Module  # normalised images (B, 3, S, S) -> logits (B, classes)
+    module: nn.Module  # normalized images (B, 3, S, S) -> logits (B, classes)
     preprocessing: Preprocessing
     name: str  # as the user wrote it: "timm:resnet50"
     source: str  # which source loaded it: "bundled", "timm", "torchvision", "huggingface", "python"
@@ -123,7 +105,7 @@ def as_classifier(
     """Makes a classifier of any module or callable; tries it once on a blank image.
 
     Args:
-        model: Takes normalised images (B, 3, S, S); answers with logits, or with a tuple, a dict or
+        model: Takes normalized images (B, 3, S, S); answers with logits, or with a tuple, a dict or
             an object that holds them.
         preprocessing: What its weights expect.
         name: How records call it.

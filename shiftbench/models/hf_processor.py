@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shiftbench.datasets.geometry import INTERPOLATIONS, PAPER_RATIO, CropMode, Geometry
 from shiftbench.errors import ModelError
-from shiftbench.models.classifier import Preprocessing
+from shiftbench.preprocessing import INTERPOLATIONS, PAPER_RATIO, CropMode, Geometry, Preprocessing
 
 Answer = NDArray[np.float64]  # (3, H, W)
 
@@ -41,7 +40,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class _Colours:
+class _Colors:
     """answer = slope x + offset, per channel, where x in [0, 1] is the channel `source` of RGB."""
 
     source: tuple[int, ...]
@@ -65,11 +64,11 @@ class _Colours:
 def learn(processor: Any, name: str) -> Learned:
     """Finds out what a processor does; `name` is the model's, for the error."""
     view = _view(processor, name)
-    colours = _colours(processor, view, name)
-    resize, mode, interpolation = _crop(processor, view, colours, name)
-    mean, std = colours.statistics()
+    colors = _colors(processor, view, name)
+    resize, mode, interpolation = _crop(processor, view, colors, name)
+    mean, std = colors.statistics()
     recipe = Preprocessing(view, mean, std, interpolation, view / resize, mode)
-    return Learned(recipe, colours.source)
+    return Learned(recipe, colors.source)
 
 
 def _view(processor: Any, name: str) -> int:
@@ -83,11 +82,11 @@ def _view(processor: Any, name: str) -> int:
     return int(height)
 
 
-def _colours(processor: Any, view: int, name: str) -> _Colours:
-    """The map of colours, from images of a single one."""
+def _colors(processor: Any, view: int, name: str) -> _Colors:
+    """The map of colors, from images of a single one."""
 
-    def answer(*colour: int) -> NDArray[np.float64]:
-        pixels = _ask(processor, Image.new("RGB", (view, view), colour), name)
+    def answer(*color: int) -> NDArray[np.float64]:
+        pixels = _ask(processor, Image.new("RGB", (view, view), color), name)
         if np.ptp(pixels, axis=(1, 2)).max() > 1e-4 * max(1.0, np.abs(pixels).max()):
             raise _refusal(processor, name, "adds a border to images")
         return pixels[:, 0, 0]
@@ -108,17 +107,17 @@ def _colours(processor: Any, view: int, name: str) -> _Colours:
         or np.abs(response - clean).max() > close
         or np.abs(middle - straight).max() > close
     ):
-        raise _refusal(processor, name, "does more to colours than to scale and offset each")
-    return _Colours(tuple(source.tolist()), tuple(slope.tolist()), tuple(black.tolist()))
+        raise _refusal(processor, name, "does more to colors than to scale and offset each")
+    return _Colors(tuple(source.tolist()), tuple(slope.tolist()), tuple(black.tolist()))
 
 
-def _crop(processor: Any, view: int, colours: _Colours, name: str) -> tuple[int, CropMode, str]:
+def _crop(processor: Any, view: int, colors: _Colors, name: str) -> tuple[int, CropMode, str]:
     """R, what the resize does, and its filter: the first guess that gives the same pixels."""
     interpolation = _filter(processor)
     short = 2 * round(0.65 * view)  # a size that no guess leaves as it is
     noise = np.random.default_rng(0).integers(0, 256, (short, short * 3 // 2, 3), dtype=np.uint8)
     image = Image.fromarray(noise)
-    seen = colours.undo(_ask(processor, image, name))
+    seen = colors.undo(_ask(processor, image, name))
     for resize in _guesses(processor, view):
         for mode in CROP_MODES if interpolation in INTERPOLATIONS else ():
             geometry = Geometry(view, resize, 1, interpolation, pad="reflect", crop_mode=mode)

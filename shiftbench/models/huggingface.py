@@ -12,15 +12,10 @@ from torch import Tensor, nn
 
 from shiftbench.errors import ModelError
 from shiftbench.models.blueprint import Blueprint
-from shiftbench.models.classifier import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Classifier,
-    Preprocessing,
-    square,
-)
+from shiftbench.models.classifier import Classifier, square
 from shiftbench.models.hf_processor import Learned, learn
 from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, building
+from shiftbench.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 log = logging.getLogger(__name__)
 

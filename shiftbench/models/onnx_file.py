@@ -19,13 +19,13 @@ import torch
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models.classifier import (
     Classifier,
-    Preprocessing,
     as_classifier,
     as_preprocessing,
     first_line,
 )
 from shiftbench.models.onnx_network import OnnxNetwork, Signature
 from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, building
+from shiftbench.preprocessing import Preprocessing
 from shiftbench.registry import unknown_name
 
 DEFAULT_SIZE = 224  # where neither the file nor its card nor an option says one

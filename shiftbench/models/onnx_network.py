@@ -41,7 +41,7 @@ class Signature:
 
 
 class OnnxNetwork(nn.Module):
-    """Normalised images (B, 3, S, S) in, logits out, computed by ONNX Runtime.
+    """Normalized images (B, 3, S, S) in, logits out, computed by ONNX Runtime.
 
     It runs where the images are: on the CPU, or on the GPU that they lie on.
     """

@@ -14,14 +14,12 @@ from torch import nn
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models.blueprint import Blueprint
 from shiftbench.models.classifier import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
     Classifier,
-    Preprocessing,
     as_preprocessing,
     first_line,
 )
 from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, building
+from shiftbench.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from shiftbench.registry import unknown_name
 
 

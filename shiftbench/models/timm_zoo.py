@@ -11,7 +11,11 @@ from torch import nn
 
 from shiftbench.errors import UsageError
 from shiftbench.models.blueprint import Blueprint
-from shiftbench.models.classifier import Classifier, Preprocessing, as_classifier, square
+from shiftbench.models.classifier import (
+    Classifier,
+    as_classifier,
+    square,
+)
 from shiftbench.models.source import (
     SOURCES,
     ModelEntry,
@@ -20,6 +24,7 @@ from shiftbench.models.source import (
     take_bool,
     without_weights,
 )
+from shiftbench.preprocessing import Preprocessing
 from shiftbench.registry import unknown_name
 
 REMOTE = ("hf-hub:", "hf_hub:", "local-dir:")  # timm's own schemes: nothing to look up here

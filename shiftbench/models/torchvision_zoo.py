@@ -10,7 +10,11 @@ import torchvision
 from torchvision.models import get_model, get_model_weights, list_models
 
 from shiftbench.models.blueprint import Blueprint
-from shiftbench.models.classifier import Classifier, Preprocessing, as_classifier, square
+from shiftbench.models.classifier import (
+    Classifier,
+    as_classifier,
+    square,
+)
 from shiftbench.models.source import (
     SOURCES,
     ModelEntry,
@@ -19,9 +23,10 @@ from shiftbench.models.source import (
     take_bool,
     without_weights,
 )
+from shiftbench.preprocessing import Preprocessing
 from shiftbench.registry import unknown_name
 
-# Two models carry weights from TensorFlow and undo torchvision's normalisation in front of them.
+# Two models carry weights from TensorFlow and undo torchvision's normalization in front of them.
 # torchvision sets this for weights that it downloads itself; the same file as a checkpoint needs it
 # as much. Weights trained without it say `transform_input=false`. The initial values are replaced.
 FROM_TENSORFLOW = {

@@ -8,10 +8,10 @@ from fractions import Fraction
 from pathlib import Path
 
 from shiftbench.errors import RecordError, UsageError
-from shiftbench.measure.attacks import ATTACKS
 from shiftbench.records.record import Record, read_record, read_records
 from shiftbench.registry import unknown_name
 from shiftbench.scores import ScoreName
+from shiftbench.shifts.attacks import ATTACKS
 
 
 def load_records(paths: Iterable[Path]) -> list[Record]:
@@ -53,7 +53,7 @@ def summary(name: ScoreName) -> str:
     return words if attack == name.kind else f"{words}, in steps of {step} px"
 
 
-def of_data(records: Sequence[Record], data: str | None) -> list[Record]:
+def filter_by_dataset(records: Sequence[Record], data: str | None) -> list[Record]:
     """The records of one data set, by name; all of them when no name is given."""
     if data is None:
         return list(records)
@@ -63,7 +63,7 @@ def of_data(records: Sequence[Record], data: str | None) -> list[Record]:
     return chosen
 
 
-def of_models(records: Sequence[Record], models: Sequence[str]) -> list[Record]:
+def filter_by_model(records: Sequence[Record], models: Sequence[str]) -> list[Record]:
     """The records of the named models, in that order; all of them when no name is given.
 
     A name may be a pattern such as `xcit*`; a record that several of them name comes once.
@@ -86,7 +86,7 @@ def find_record(records: Sequence[Record], model: str, *, data: str | None = Non
     """The one record of a model, given by its name or by the folder of its record."""
     if Path(model).is_dir():
         return read_record(Path(model))
-    found = of_models(of_data(records, data), [model])
+    found = filter_by_model(filter_by_dataset(records, data), [model])
     if len(found) > 1:
         places = ", ".join(f"{r.data.name} in {r.folder}" for r in found)
         raise UsageError(

@@ -53,7 +53,7 @@ def why_not(
         second: Another.
         name: The score; without it, what would forbid comparing any of them.
         images_only: Of the score's own conditions, ask about its images alone: where an upper bound
-            is shown as one, it need not have been searched like its neighbours.
+            is shown as one, it need not have been searched like its neighbors.
     """
     reasons = _differences(conditions(first), conditions(second))
     if name is None:

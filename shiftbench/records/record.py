@@ -19,8 +19,8 @@ import pandas as pd
 from shiftbench.errors import RecordError
 from shiftbench.files import file_safe, write_atomic
 from shiftbench.grid import Offset
-from shiftbench.measure.metric import Metric
-from shiftbench.measure.metrics import load_metric
+from shiftbench.metrics import load_metric
+from shiftbench.metrics.base import Metric
 from shiftbench.records.schema_1 import upgrade, upgrade_samples
 from shiftbench.scores import ScoreName, Scores
 from shiftbench.statistics import Score
@@ -68,7 +68,7 @@ class DataInfo:
 class MetricInfo:
     """What a metric measured, and on which images."""
 
-    kind: str  # a name of shiftbench.measure.metrics.METRICS
+    kind: str  # a name of shiftbench.metrics.METRICS
     settings: Mapping[str, Any]  # what its numbers depend on besides model and images
     scores: tuple[str, ...]  # stems of the scores that come from it
     images: int

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from shiftbench.measure.attacks import ATTACKS
+from shiftbench.shifts.attacks import ATTACKS
 
 if TYPE_CHECKING:
     from shiftbench.records.record import MetricInfo

@@ -19,8 +19,8 @@ import pandas as pd
 
 from shiftbench.errors import RecordError
 from shiftbench.files import write_atomic
-from shiftbench.measure.metric import NEAR_TIE, Metric
-from shiftbench.measure.metrics import score_rows
+from shiftbench.metrics import score_rows
+from shiftbench.metrics.base import NEAR_TIE, Metric
 from shiftbench.records.record import (
     KEY,
     RECORD_FILE,

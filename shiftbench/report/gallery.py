@@ -23,18 +23,18 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from shiftbench.datasets import SOURCES, Camera, ImageSet, load_dataset
-from shiftbench.datasets.canvases import canvases
-from shiftbench.datasets.geometry import Geometry
+from shiftbench.data import SOURCES, Camera, ImageSet, load_dataset
+from shiftbench.data.canvases import canvases
 from shiftbench.errors import DataError, RecordError, UsageError
 from shiftbench.files import GALLERY_ENDINGS, format_of, require_place, write_text
 from shiftbench.grid import ORIGIN, Grid, Offset
-from shiftbench.measure.attacks import ATTACKS
+from shiftbench.preprocessing import Geometry
 from shiftbench.records.record import KEY, Record
 from shiftbench.registry import unknown_name
 from shiftbench.report.compare import Comparison
 from shiftbench.report.plots import save_figure
 from shiftbench.shifts import SHIFTS, Views
+from shiftbench.shifts.attacks import ATTACKS
 
 Pixels = NDArray[np.uint8]  # (H, W, 3)
 SIDES = ("_first", "_second")  # suffixes of the columns of the two records

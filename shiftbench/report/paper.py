@@ -13,12 +13,12 @@ from decimal import Decimal
 from pathlib import Path
 
 from shiftbench.errors import DataError
-from shiftbench.measure.attacks import DEFAULT_RADIUS
 from shiftbench.records.choose import grid_of
 from shiftbench.records.comparable import conditions
 from shiftbench.records.record import Record
 from shiftbench.registry import Registry
 from shiftbench.scores import ACCURACY, ScoreName
+from shiftbench.shifts.attacks import DEFAULT_RADIUS
 from shiftbench.statistics import Score
 
 Row = Mapping[str, str]

@@ -27,9 +27,9 @@ from shiftbench.scores import ScoreName
 
 ENDINGS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
 
-# Okabe and Ito's colour-blind-safe palette without its yellow, which is lost on white. Colour, dash
+# Okabe and Ito's color-blind-safe palette without its yellow, which is lost on white. Color, dash
 # and marker have periods 7, 4 and 5, so that 140 curves differ, and in black and white 20 do.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 Dash = tuple[float, tuple[float, ...]]
 DASHES: tuple[Dash, ...] = ((0, ()), (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 MARKERS = ("o", "s", "^", "D", "P")
@@ -42,7 +42,7 @@ REALISTIC = ("crop", "bilinear", "lanczos", "camera")
 class Look:
     """How one model is drawn, everywhere in a figure."""
 
-    colour: str
+    color: str
     dash: Dash
     marker: str
 
@@ -50,7 +50,7 @@ class Look:
     def number(cls, index: int) -> Look:
         """The look of the index-th model."""
         return cls(
-            COLOURS[index % len(COLOURS)],
+            COLORS[index % len(COLORS)],
             DASHES[index % len(DASHES)],
             MARKERS[index % len(MARKERS)],
         )
@@ -104,14 +104,14 @@ def _draw_curve(axes: Axes, record: Record, name: ScoreName, look: Look) -> None
         radii,
         [100 * score.low for score in scores],
         [100 * score.high for score in scores],
-        color=look.colour,
+        color=look.color,
         alpha=0.13,
         linewidth=0,
     )
     axes.plot(
         radii,
         [100 * score.value for score in scores],
-        color=look.colour,
+        color=look.color,
         linestyle=look.dash,
         marker=look.marker,
         markersize=5,
@@ -175,7 +175,7 @@ def curves_figure(
         for axes in axes_row[1:]:
             axes.tick_params(labelleft=True)
     handles = [
-        Line2D([], [], color=look.colour, linestyle=look.dash, marker=look.marker, linewidth=1.8)
+        Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker, linewidth=1.8)
         for look in map(Look.number, range(len(records)))
     ]
     legend = figure.legend(
@@ -251,7 +251,7 @@ def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:
         image = np.full((len(ticks), len(ticks)), np.nan)
         for cell in cells:
             image[place[cell.dy], place[cell.dx]] = 100 * cell.value
-        # Cividis reads the same with and without colour vision, and in grey.
+        # Cividis reads the same with and without color vision, and in gray.
         drawn = axes.imshow(image, cmap="cividis", norm=scale, origin="upper")
         worst = min(cells, key=lambda cell: cell.value)
         axes.set_title(

@@ -12,12 +12,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from shiftbench.datasets.geometry import PAPER_RATIO, Geometry
-from shiftbench.datasets.images import read_image
+from shiftbench.data.images import read_image
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
-from shiftbench.measure.attacks import ATTACKS
+from shiftbench.preprocessing import PAPER_RATIO, Geometry
 from shiftbench.shifts import SHIFTS
+from shiftbench.shifts.attacks import ATTACKS
 
 DEFAULT_OFFSETS: Mapping[str, Offset] = {
     "integer": Offset(6, 6),

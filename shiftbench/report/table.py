@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from shiftbench.errors import RecordError, UsageError
-from shiftbench.measure.attacks import DEFAULT_RADIUS, PAPER_ATTACKS
-from shiftbench.measure.metrics import METRICS
+from shiftbench.metrics import METRICS
 from shiftbench.records.choose import pixels
 from shiftbench.records.comparable import Group, comparison_key, conditions, group_records
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
 from shiftbench.scores import ACCURACY, ScoreName
-from shiftbench.statistics import FRACTION, Score, compare_paired, surely_differ
+from shiftbench.shifts.attacks import DEFAULT_RADIUS, PAPER_ATTACKS
+from shiftbench.statistics import FRACTION, Score, compare_paired, differ_for_any_pairing
 
 # The first scores of every table, whether or not a record has them: the paper's.
 STANDARD = (
@@ -66,7 +66,7 @@ class Column:
 
     @property
     def group(self) -> str:
-        """What neighbouring columns have in common: `adversarial`."""
+        """What neighboring columns have in common: `adversarial`."""
         return self.score.family if self.score is not None and self.score.kind else ""
 
     @property
@@ -347,7 +347,9 @@ def _best(
     if len(scores) < 2:
         return set()
     first = (min if lower else max)(scores, key=lambda i: scores[i].value)
-    rivals = [i for i in scores if i != first and not surely_differ(scores[first], scores[i])]
+    rivals = [
+        i for i in scores if i != first and not differ_for_any_pairing(scores[first], scores[i])
+    ]
     return {first} | {
         i
         for i in rivals

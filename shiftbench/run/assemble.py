@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from shiftbench.errors import DataError, RecordError
-from shiftbench.measure.metric import METRICS, NEAR_TIE, PASSES, Metric
-from shiftbench.measure.metrics import score_rows
+from shiftbench.metrics import score_rows
+from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric
 from shiftbench.records.record import KEY, MetricInfo, OffsetScore, Record, images_digest
 from shiftbench.run.plan import Plan
 from shiftbench.run.resume import SECONDS, Rows
@@ -38,7 +38,7 @@ def assemble(
     metrics |= {name: m for name, m in metrics_of(before).items() if name not in metrics}
     asked = {metric.name: plan.keys_of(metric) for metric in plan.metrics}
     settled = {
-        name: metric.settle(rows[name], rows[name].index.isin(asked.get(name, [])))
+        name: metric.complete_rows(rows[name], rows[name].index.isin(asked.get(name, [])))
         for name, metric in metrics.items()
         if len(rows[name])
     }
@@ -51,7 +51,7 @@ def assemble(
         )
     if samples.empty:
         raise DataError(f"none of the {len(plan.images)} images could be read")
-    known = [metrics[name].describing(samples) for name in settled]
+    known = [metrics[name].as_measured(samples) for name in settled]
     work = [frame[[PASSES, SECONDS]].sum() for frame in settled.values()]
     record = Record(
         model=plan.model,

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shiftbench.datasets.base import ImageSet
+from shiftbench.data.base import ImageSet
 from shiftbench.errors import RecordError
 from shiftbench.models.classifier import Classifier
 from shiftbench.records.record import (
@@ -21,7 +21,7 @@ from shiftbench.run.assemble import assemble, metrics_of
 from shiftbench.run.engine import Engine, choose_device, float32_arithmetic
 from shiftbench.run.environment import describe_environment
 from shiftbench.run.plan import Plan, make_plan
-from shiftbench.run.processes import ALONE, Group
+from shiftbench.run.processes import SINGLE_PROCESS, Group
 from shiftbench.run.resume import (
     Identity,
     Parts,
@@ -35,7 +35,7 @@ from shiftbench.run.resume import (
 )
 from shiftbench.run.settings import Settings
 from shiftbench.run.shared_progress import SharedProgress
-from shiftbench.run.worker import Watcher, Worker
+from shiftbench.run.worker import ProgressCallback, Worker
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Execution:
     device: str = "auto"
     batch_size: int | None = None  # None: as many as are useful and fit
     workers: int | None = None  # data loading processes; None: the loader's own choice
-    group: Group = ALONE  # the processes that share the run
+    group: Group = SINGLE_PROCESS  # the processes that share the run
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def run(
     *,
     execution: Execution | None = None,
     fresh: bool = False,
-    watch: Watcher | None = None,
+    watch: ProgressCallback | None = None,
 ) -> Outcome:
     """Measures what the record of a model on a data set lacks, and writes it.
 
@@ -85,19 +85,19 @@ def run(
     """
     execution = execution or Execution()
     group = execution.group
-    with group.together():
+    with group.raise_on_all_ranks():
         plan = make_plan(classifier, dataset, settings, workers=execution.workers)
         device = choose_device(execution.device, local_rank=group.local_rank)
         folder = store.folder(plan.model.name, plan.data.name)
-        if group.leads:
+        if group.is_main:
             prepare_folder(folder, len(plan.images))
     identity = identity_of(plan.model, plan.data, plan.settings)
     if len({str(other) for other in group.gather(identity)}) > 1:
         raise RecordError("the processes see different models or data: give each the same files")
     with _owned(folder, group):
         parts, before = Parts.of(folder), None
-        with group.together():
-            if group.leads:
+        with group.raise_on_all_ranks():
+            if group.is_main:
                 before = _open(folder, parts, identity, fresh=fresh)
         before = group.gather(before)[0]
         missing = _missing(plan, _rows(plan, before, parts))
@@ -105,11 +105,11 @@ def run(
             return Outcome(before, reused=True)
         # Every process must have seen the same parts before any of them writes new ones.
         group.wait()
-        with group.together():
-            if group.leads:
+        with group.raise_on_all_ranks():
+            if group.is_main:
                 parts.open(identity)
                 SharedProgress.forget(parts.folder)
-        with group.together(), float32_arithmetic(settings.precision):
+        with group.raise_on_all_ranks(), float32_arithmetic(settings.precision):
             engine = Engine(
                 classifier,
                 device=device,
@@ -120,8 +120,8 @@ def run(
             told = SharedProgress(parts.folder, group, watch) if group.count > 1 else watch
             Worker(plan, engine, parts, _rows(plan, before, parts), told).run(group.share(missing))
         written: Record | None = None
-        with group.together():
-            if group.leads:
+        with group.raise_on_all_ranks():
+            if group.is_main:
                 about = describe_environment(device, processes=group.count)
                 rows = _rows(plan, before, parts)
                 record, samples = assemble(plan, rows, before, about)
@@ -136,8 +136,8 @@ def run(
 def _owned(folder: Path, group: Group) -> Iterator[None]:
     """The main process holds the lock for all of them."""
     with ExitStack() as stack:
-        with group.together():
-            if group.leads:
+        with group.raise_on_all_ranks():
+            if group.is_main:
                 stack.enter_context(exclusive(folder))
         yield
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from shiftbench.datasets.geometry import normalise
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models.classifier import Classifier, first_line
+from shiftbench.preprocessing import normalize
 from shiftbench.run.forward import FORWARDS, check_forward, is_translated
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class Engine:
-    """Answers batches of normalised images with logits, halving the batch when memory runs out."""
+    """Runs the model on batches of normalized images; halves them when memory runs out."""
 
     def __init__(
         self,
@@ -98,9 +98,9 @@ class Engine:
         return int(min(256, 2 ** (fitting.bit_length() - 1)))
 
     def prepare(self, pixels: Tensor) -> Tensor:
-        """Bytes to normalised images on the device; the bytes travel, not the floats."""
+        """Bytes to normalized images on the device; the bytes travel, not the floats."""
         moved = pixels.to(self.device, non_blocking=True)
-        return normalise(moved, self._recipe.mean, self._recipe.std)
+        return normalize(moved, self._recipe.mean, self._recipe.std)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Returns logits, (B, classes), in float32."""

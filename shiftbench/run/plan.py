@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from shiftbench.datasets.base import Camera, ImageSet
-from shiftbench.datasets.canvases import Canvases
-from shiftbench.datasets.geometry import Geometry, geometry_for
-from shiftbench.datasets.labels import relabelled
-from shiftbench.datasets.subset import balanced
+from shiftbench.data.base import Camera, ImageSet
+from shiftbench.data.canvases import Canvases
+from shiftbench.data.labels import relabeled
+from shiftbench.data.subset import balanced
 from shiftbench.errors import DataError, UsageError
-from shiftbench.measure.answers import check_labels
-from shiftbench.measure.attacks import ATTACKS
-from shiftbench.measure.metric import Metric
-from shiftbench.measure.metrics import plan_metric
+from shiftbench.metrics import plan_metric
+from shiftbench.metrics.base import Metric
+from shiftbench.metrics.predictions import check_labels
 from shiftbench.models.classifier import Classifier
+from shiftbench.preprocessing import Geometry, geometry_for
 from shiftbench.records.record import DataInfo, ModelInfo, images_digest
 from shiftbench.run.settings import Settings
 from shiftbench.shifts import SHIFTS
+from shiftbench.shifts.attacks import ATTACKS
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def make_plan(
     classifier: Classifier, dataset: ImageSet, settings: Settings, *, workers: int | None = None
 ) -> Plan:
     """Chooses the images, the metrics and the one canvas that serves all of them."""
-    dataset = relabelled(dataset, classifier.num_classes, classifier.class_names)
+    dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
     _check(classifier, dataset, settings)
     finished = dataset.has_size(classifier.preprocessing.input_size)
     bare = _geometry(classifier, dataset, settings, {}, finished)

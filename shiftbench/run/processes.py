@@ -24,7 +24,7 @@ from shiftbench.errors import ShiftbenchError
 T = TypeVar("T")
 
 # Ranks wait for the slowest one at the end; one that died is torchrun's to notice, not a timeout's.
-PATIENCE = timedelta(days=7)
+BARRIER_TIMEOUT = timedelta(days=7)
 LAUNCHED = "SHIFTBENCH_LAUNCHED"  # set for the processes that `launch` starts
 
 
@@ -47,7 +47,7 @@ class Group(Processes):
         return values
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def raise_on_all_ranks(self) -> Iterator[None]:
         """Fails in every process when the block fails in one, so that none waits for the others."""
         error: ShiftbenchError | None = None
         try:
@@ -59,7 +59,7 @@ class Group(Processes):
             raise error or failed[0]
 
 
-ALONE = Group()
+SINGLE_PROCESS = Group()
 
 
 def in_torchrun() -> bool:
@@ -75,7 +75,7 @@ def joined(device: str) -> Iterator[Group]:
         device: Where the work goes, as on the command line; `auto` takes GPUs if there are any.
     """
     if not in_torchrun() or os.environ["WORLD_SIZE"] == "1":
-        yield ALONE
+        yield SINGLE_PROCESS
         return
     cuda = (device == "auto" or "cuda" in device) and torch.cuda.is_available()
     # Small objects travel over gloo on the CPU whatever the model runs on.
@@ -83,7 +83,7 @@ def joined(device: str) -> Iterator[Group]:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
         torch.cuda.set_device(local_rank)
-    dist.init_process_group(backend, timeout=PATIENCE)
+    dist.init_process_group(backend, timeout=BARRIER_TIMEOUT)
     try:
         yield Group(dist.get_rank(), dist.get_world_size(), local_rank)
     finally:

@@ -9,15 +9,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from shiftbench.datasets.base import ImageSet
-from shiftbench.datasets.subset import subset
+from shiftbench.data.base import ImageSet
+from shiftbench.data.subset import subset
 from shiftbench.errors import RecordError
-from shiftbench.measure.attacks import ATTACKS
 from shiftbench.models.classifier import Classifier
 from shiftbench.records.record import KEY, Record, ResultStore, images_digest
 from shiftbench.records.verify import differing
 from shiftbench.run.benchmark import Execution, run
 from shiftbench.run.settings import Settings
+from shiftbench.shifts.attacks import ATTACKS
 
 
 def settings_of(record: Record) -> Settings:

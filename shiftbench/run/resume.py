@@ -21,10 +21,10 @@ import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
 
-from shiftbench.datasets.geometry import Geometry
 from shiftbench.errors import RecordError
 from shiftbench.files import write_atomic
-from shiftbench.measure.metric import NEAR_TIE, PASSES, Metric
+from shiftbench.metrics.base import NEAR_TIE, PASSES, Metric
+from shiftbench.preprocessing import Geometry
 from shiftbench.records.record import KEY, SCHEMA, DataInfo, ModelInfo, Record
 
 log = logging.getLogger(__name__)

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shiftbench.errors import UsageError
-from shiftbench.measure.attacks import ATTACKS, DEFAULT_RADIUS, PAPER_ATTACKS
-from shiftbench.measure.consistency import CONSISTENCIES
-from shiftbench.measure.metric import Request
-from shiftbench.measure.metrics import METRICS
-from shiftbench.measure.search import Mode
+from shiftbench.metrics import METRICS
+from shiftbench.metrics.base import Request
+from shiftbench.metrics.random_views import CONSISTENCIES
+from shiftbench.metrics.search import Mode
 from shiftbench.registry import unknown_name
 from shiftbench.run.forward import AUTOCAST, ENGINES, PRECISIONS
 from shiftbench.shifts import SHIFTS
+from shiftbench.shifts.attacks import ATTACKS, DEFAULT_RADIUS, PAPER_ATTACKS
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def attack_names(names: Iterable[str], *, camera: bool) -> tuple[str, ...]:
     if wanted == {"none"}:
         return ()
     if not wanted or "all" in wanted:
-        usual = {name for name in ATTACKS if not ATTACKS.get(name).by_name}
+        usual = {name for name in ATTACKS if not ATTACKS.get(name).opt_in}
         fitting = {a for a in usual if camera or not SHIFTS.get(ATTACKS.get(a).shift).rendered}
         wanted = (wanted - {"all"}) | fitting
     for name in wanted:

@@ -14,7 +14,7 @@ from typing import Any
 
 from shiftbench.files import write_atomic
 from shiftbench.run.processes import Group
-from shiftbench.run.worker import Estimate, Tally, Watcher
+from shiftbench.run.worker import Estimate, Progress, ProgressCallback
 
 INTERVAL = 1.0  # seconds between two files of a process
 FIELDS = ("measured", "under_way", "passes", "left")
@@ -26,16 +26,16 @@ class SharedProgress:
 
     folder: Path  # where all processes can write
     group: Group
-    watch: Watcher | None
+    watch: ProgressCallback | None
     _mine: dict[str, dict[str, Any]] = field(default_factory=dict)  # metric -> its counts
     _written: float = 0.0
 
-    def __call__(self, event: Estimate | Tally) -> None:
+    def __call__(self, event: Estimate | Progress) -> None:
         """Adds what the others have done to an event, and passes it on."""
         if isinstance(event, Estimate):
             # The processes have equal shares, so that all need about as long as this one.
             event = replace(event, passes=event.passes * self.group.count)
-        elif self.group.leads:
+        elif self.group.is_main:
             event = self._with_others(event)
         else:
             self._tell_main(event)
@@ -51,7 +51,7 @@ class SharedProgress:
     def _place(self, rank: int) -> Path:
         return self.folder / f".progress-{rank}.json"
 
-    def _tell_main(self, tally: Tally) -> None:
+    def _tell_main(self, tally: Progress) -> None:
         left = tally.total - tally.done
         self._mine[tally.metric] = {
             k: v for k, v in {**asdict(tally), "left": left}.items() if k in FIELDS
@@ -62,7 +62,7 @@ class SharedProgress:
             with suppress(PermissionError):  # Windows, while the main process reads: next time
                 write_atomic(self._place(self.group.rank), json.dumps(self._mine).encode())
 
-    def _with_others(self, tally: Tally) -> Tally:
+    def _with_others(self, tally: Progress) -> Progress:
         for rank in range(1, self.group.count):
             try:
                 counts = json.loads(self._place(rank).read_text("utf-8"))[tally.metric]

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 from torch import Tensor
 
-from shiftbench.datasets.base import Camera
-from shiftbench.datasets.canvases import Batch
+from shiftbench.data.base import Camera
+from shiftbench.data.canvases import Batch
 from shiftbench.grid import Offset
-from shiftbench.measure.metric import Metric, Shard
-from shiftbench.measure.metrics import score_rows
+from shiftbench.metrics import score_rows
+from shiftbench.metrics.base import Metric, Shard
 from shiftbench.records.record import KEY
 from shiftbench.run.engine import Engine, is_out_of_memory
 from shiftbench.run.plan import Plan
@@ -43,7 +43,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Tally:
+class Progress:
     """How far a metric is, for whoever watches."""
 
     metric: str
@@ -56,7 +56,7 @@ class Tally:
     score: Score | None = None  # so far: the last of the metric's first score
 
 
-Watcher = Callable[[Estimate | Tally], None]
+ProgressCallback = Callable[[Estimate | Progress], None]
 
 
 @dataclass
@@ -67,9 +67,9 @@ class Worker:
     engine: Engine
     parts: Parts
     rows: Rows  # what is there already, by metric
-    watch: Watcher | None = None
+    watch: ProgressCallback | None = None
     _missing: dict[str, set[str]] = field(default_factory=dict)  # metric -> images it lacks
-    _tallies: dict[str, Tally] = field(default_factory=dict)
+    _tallies: dict[str, Progress] = field(default_factory=dict)
     _new: dict[str, list[pd.DataFrame]] = field(default_factory=dict)  # rows of this run
     _unsaved: dict[str, int] = field(default_factory=dict)  # how many of them are not saved yet
     _saved_at: float = field(default_factory=time.monotonic)
@@ -87,9 +87,9 @@ class Worker:
             done = len(wanted) - len(missing)
             total = done + len(self._missing[metric.name])
             self._tallies[metric.name] = replace(
-                Tally(metric.name, done, total), score=self._score(metric)
+                Progress(metric.name, done, total), score=self._score(metric)
             )
-            self._tell(metric.name)
+            self._emit(metric.name)
         # Images with as many metrics before them stay together: a search needs many for a batch.
         work = Counter(key for missing in self._missing.values() for key in missing)
         todo = sorted(work, key=lambda key: (-work[key], self.plan.number[key]))
@@ -170,7 +170,7 @@ class Worker:
                 assert isinstance(dataset, Camera)
                 return _Prepared(dataset.views(batch.indices, view), self.engine)
 
-        return Shard.ask(
+        return Shard.predict(
             self.engine,
             self.engine.prepare(batch.canvas),
             self.plan.geometry.margin,
@@ -195,7 +195,7 @@ class Worker:
             seconds=tally.seconds + seconds,
             score=self._score(metric),
         )
-        self._tell(metric.name)
+        self._emit(metric.name)
         if time.monotonic() - self._saved_at > self._interval:
             self._save()
             self._interval = min(2 * self._interval, LAST_SAVE)
@@ -220,16 +220,16 @@ class Worker:
         self._tallies[self._current] = replace(
             tally, passes=tally.passes + images, under_way=under_way
         )
-        self._tell(self._current)
+        self._emit(self._current)
 
-    def _tell(self, metric: str) -> None:
+    def _emit(self, metric: str) -> None:
         if self.watch is not None:
             self.watch(self._tallies[metric])
 
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Views that come as bytes, normalised on the device."""
+    """Views that come as bytes, normalized on the device."""
 
     views: Views
     engine: Engine

@@ -171,7 +171,7 @@ def test_plain_norms_matter_in_class_attention_too() -> None:
     ("name", "tokens_norm"),
     [("xcit_nano_12_p8", False), ("xcit_nano_12_p16", True), ("xcit_tiny_12_p8", True)],
 )
-def test_one_baseline_normalises_the_class_token_alone(name: str, tokens_norm: bool) -> None:
+def test_one_baseline_normalizes_the_class_token_alone(name: str, tokens_norm: bool) -> None:
     model = disturbed(create_xcit(name, **{**TRAINED, "tokens_norm": tokens_norm}))
     content = {"model": authors_names(model, "baseline"), "args": argparse.Namespace(**DEFAULTS)}
     loaded = load_authors_checkpoint(content, name)
@@ -179,7 +179,7 @@ def test_one_baseline_normalises_the_class_token_alone(name: str, tokens_norm: b
     require_same(loaded, model)
 
 
-def test_the_alias_free_model_of_the_same_size_normalises_all_tokens() -> None:
+def test_the_alias_free_model_of_the_same_size_normalizes_all_tokens() -> None:
     name = "xcit_nano_12_p8_af"
     model = disturbed(create_xcit(name, **TRAINED, head="class_attention"))
     arguments = {**PAPER, "model": "xcit_af_nano_12_p8", "features_type": "cls_attn"}

@@ -234,13 +234,13 @@ def test_fused_stem_equals_its_modules(
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12, msg=name)
 
 
-def test_stem_leaves_a_synchronised_norm_to_itself() -> None:
+def test_stem_leaves_a_synchronized_norm_to_itself() -> None:
     embed = ConvPatchEmbed(8, 4, padding="circular", downsample="af", activation="af_gelu")
     x = torch.randn(2, 3, 8, 8)
     embed.eval()
     expected, _ = embed(x)
-    synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(embed).eval()
-    got, _ = synchronised(x)
+    synchronized = nn.SyncBatchNorm.convert_sync_batchnorm(embed).eval()
+    got, _ = synchronized(x)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -280,9 +280,9 @@ def test_norm_equals_its_equation(mean: str) -> None:
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     x = (3 + double(2, 7, 5)).requires_grad_()
-    centred = x - x.mean(2 if mean == "token" else 1, keepdim=True)
-    deviation = (centred.square().mean((1, 2), keepdim=True) + norm.eps).sqrt()
-    slow = centred / deviation * norm.weight + norm.bias
+    centered = x - x.mean(2 if mean == "token" else 1, keepdim=True)
+    deviation = (centered.square().mean((1, 2), keepdim=True) + norm.eps).sqrt()
+    slow = centered / deviation * norm.weight + norm.bias
     assert_same_gradients(norm(x), slow, [x, norm.weight, norm.bias])
 
 

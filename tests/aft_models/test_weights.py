@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aft_models.weights import BUNDLED, list_weights, weights_card
-from shiftbench.datasets import load_dataset
+from shiftbench.data import load_dataset
 from shiftbench.models import load_model
 from shiftbench.records.choose import find_record
 from shiftbench.records.record import Record, ResultStore

@@ -181,7 +181,7 @@ def test_torch_compile_equals_eager_for_another_batch() -> None:
         create_xcit("xcit_pico_6_p4_af", depth=1, class_depth=1, num_classes=5, img_size=16)
     )
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    for batch in (2, 3):  # the second size makes the compiler generalise
+    for batch in (2, 3):  # the second size makes the compiler generalize
         x = torch.randn(batch, 3, 16, 16)
         results = []
         for m in (model, compiled):

@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from shiftbench.datasets.scenes import Scenes
+from shiftbench.data.scenes import Scenes
 from shiftbench.records.record import ResultStore, read_record
 from shiftbench.scores import ScoreName
 from shiftbench_cli.main import main
@@ -330,7 +330,7 @@ def test_the_guard_is_of_the_grid_that_was_asked_for(
         (("-m", "{net}:make", "--precision", "fp8"), 2, "fp8"),
         (("-m", "{net}:make,classes=3"), 1, "knows 3 classes"),
         (("-m", "{net}:make", "-o", "{net}/runs"), 1, "cannot write to the output folder"),
-        (("--colour",), 2, "--colour"),
+        (("--color",), 2, "--color"),
     ],
 )
 def test_mistakes_are_one_sentence_with_an_exit_code(

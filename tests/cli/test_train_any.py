@@ -34,7 +34,7 @@ def build(width=8):
 
 @pytest.fixture
 def photos(tmp_path: Path) -> str:
-    """A folder per class, of 40 px images that differ in colour."""
+    """A folder per class, of 40 px images that differ in color."""
     draw = np.random.default_rng(0)
     for split, count in (("train", 8), ("val", 4)):
         for index, name in enumerate(CLASSES):

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from shiftbench.datasets.geometry import geometry_for, normalise
 from shiftbench.errors import ModelError
 from shiftbench.models import Preprocessing, load_model
 from shiftbench.models.hf_processor import Learned, learn
+from shiftbench.preprocessing import geometry_for, normalize
 
 transformers = pytest.importorskip("transformers")
 
@@ -54,7 +54,7 @@ def photograph() -> Image.Image:
 def prepared(learned: Learned, image: Image.Image) -> Tensor:
     recipe = learned.preprocessing
     canvas = geometry_for(recipe, crop_pct="model").canvas(image)
-    return normalise(canvas[None], recipe.mean, recipe.std)[:, list(learned.channels)]
+    return normalize(canvas[None], recipe.mean, recipe.std)[:, list(learned.channels)]
 
 
 def difference(processor: Any, learned: Learned) -> Tensor:
@@ -72,7 +72,7 @@ def test_every_processor_is_reproduced_or_refused(name: str) -> None:
     except (TypeError, ValueError) as error:
         pytest.skip(f"{name} cannot be built without its own settings: {error}")
     if "ImageGPT" in name:
-        pytest.skip("quantises colours to clusters that only its weights bring along")
+        pytest.skip("quantizes colors to clusters that only its weights bring along")
     problem = UNUSUAL.get(name.removesuffix("Pil"))
     if problem is not None:
         with pytest.raises(ModelError, match=f"hf:x cannot be measured.*{name} .*{problem}"):
@@ -104,7 +104,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("suffix", ["", "Pil"])
 @pytest.mark.parametrize(("name", "settings"), VARIANTS, ids=str)
-def test_settings_are_honoured(name: str, settings: dict[str, Any], suffix: str) -> None:
+def test_settings_are_honored(name: str, settings: dict[str, Any], suffix: str) -> None:
     kind = getattr(transformers, name + suffix, None)
     if kind is None:
         pytest.skip(f"this version of transformers has no {name + suffix}")
@@ -136,7 +136,7 @@ def test_the_corner_of_an_odd_crop_follows_one_rule_for_every_model() -> None:
     image = photograph()
     geometry = geometry_for(recipe, crop_pct="model", margin=1)
     assert geometry.resize == 235  # 5.5 pixels on each side: 5 in transformers, 6 in torchvision
-    ours = normalise(geometry.canvas(image)[None], recipe.mean, recipe.std)
+    ours = normalize(geometry.canvas(image)[None], recipe.mean, recipe.std)
     theirs = processor(images=image, return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(ours[:, :, :224, 1:225], theirs.float(), rtol=0, atol=1e-4)
 
@@ -161,7 +161,7 @@ def test_a_model_that_wants_blue_first_gets_it(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = transformers.MobileViTForImageClassification(config).eval()
     model.save_pretrained(tmp_path)
-    settings = {  # as on the hub: no word of mean, std or normalising
+    settings = {  # as on the hub: no word of mean, std or normalizing
         "feature_extractor_type": "MobileViTFeatureExtractor",
         "size": {"shortest_edge": 72},
         "crop_size": 64,

@@ -14,7 +14,7 @@ import torchvision
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-import shiftbench.datasets
+import shiftbench.data
 import shiftbench.models
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
 from shiftbench.models import (
@@ -102,7 +102,7 @@ def test_untrained_weights_are_the_same_every_time_and_leave_randomness_alone() 
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-@pytest.mark.parametrize("room", [shiftbench.models, shiftbench.datasets])
+@pytest.mark.parametrize("room", [shiftbench.models, shiftbench.data])
 def test_a_new_file_is_found_without_an_edit_elsewhere(room: Any) -> None:
     for file in Path(room.__path__[0]).glob("*.py"):
         if file.stem != "__init__":
@@ -140,7 +140,7 @@ def test_timm_recipes_say_how_they_crop() -> None:
 
 
 @pytest.mark.parametrize(("name", "size"), [("googlenet", 224), ("inception_v3", 299)])
-def test_checkpoints_of_models_that_normalise_once_more(
+def test_checkpoints_of_models_that_normalize_once_more(
     name: str, size: int, tmp_path: Path
 ) -> None:
     published = torchvision.models.get_model(
@@ -324,7 +324,7 @@ def test_digest_follows_the_weights() -> None:
     [
         ("timm:resnet10tt,pretrained=false", "Did you mean 'resnet10t'"),
         ("timm:resnet10t,pretrained=perhaps", "must be true or false"),
-        ("timm:resnet10t,pretrained=false,colour=3", "colour"),
+        ("timm:resnet10t,pretrained=false,color=3", "color"),
         ("timm:resnet10t,pretrained", "expected key=value"),
         ("timm:test_vit4,pretrained=true", "no pretrained weights"),
         ("tv:resnet19", "Did you mean 'resnet18'"),

@@ -160,7 +160,7 @@ def test_digest_is_that_of_the_files(external: bool, tmp_path: Path) -> None:
         ({"side": 16}, ",input_size=24", None, UsageError, "takes images of 16 pixels, and 24"),
         ({"side": 16}, "", {"input_size": 24}, UsageError, "takes images of 16 pixels, and 24"),
         ({}, ",input_sise=3", None, UsageError, "Did you mean 'input_size'"),
-        ({}, ",mean=grey", None, UsageError, "how onnx:"),
+        ({}, ",mean=gray", None, UsageError, "how onnx:"),
         ({}, ",mean=(1,2)", None, UsageError, "three numbers"),
         ({}, "", [1], ModelError, "expected a JSON object in the card"),
         (
@@ -201,21 +201,21 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         load_model(f"onnx:{path}", checkpoint=tmp_path / "w.pth")
 
 
-def test_grey_images_are_refused(tmp_path: Path) -> None:
+def test_gray_images_are_refused(tmp_path: Path) -> None:
     helper = onnx.helper
     shape = ["batch", 1, 28, 28]
     graph = helper.make_graph(
         [helper.make_node("Flatten", ["x"], ["y"])],
-        "grey",
+        "gray",
         [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 784])],
     )
     opsets = [helper.make_opsetid("", 17)]
     onnx.save_model(
-        helper.make_model(graph, opset_imports=opsets, ir_version=8), str(tmp_path / "grey.onnx")
+        helper.make_model(graph, opset_imports=opsets, ir_version=8), str(tmp_path / "gray.onnx")
     )
     with pytest.raises(ModelError, match=r"got tensor\(float\) of shape \(batch, 1, 28, 28\)"):
-        load_model(f"onnx:{tmp_path / 'grey.onnx'}")
+        load_model(f"onnx:{tmp_path / 'gray.onnx'}")
 
 
 def test_absent_runtime_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_flat_names_cover_every_score() -> None:
     [
         ({"schema": 99}, "upgrade shiftbench"),
         ({"schema": "1"}, "no schema number"),
-        ({"colour": 3}, "unknown fields colour"),
+        ({"color": 3}, "unknown fields color"),
         ({"model": {"name": "x"}}, "missing"),
         ({"scores": {"accuracy": {"value": 81.2, "low": 0, "high": 1, "n": 2}}}, "fractions"),
         ({"scores": {"accuracy": 0.5}}, "expected an object"),

@@ -21,8 +21,8 @@ from aft_models import AftModelsError, reference, repair
 from aft_models.layers import fractional_shift, select_polyphase
 from aft_models.repair import (
     REMEDIES,
-    Patient,
     Remedy,
+    RepairContext,
     own_pass,
     parse,
     register,
@@ -182,8 +182,8 @@ LAYERS = {
     "depthwise": nn.Conv2d(4, 4, 3, stride=2, padding=1, groups=4),
     "reflecting": nn.Conv2d(4, 4, 3, stride=2, padding=1, padding_mode="reflect"),
     "same": create_conv2d(4, 6, 3, stride=2, padding="same"),
-    "standardised": StdConv2d(4, 6, 3, stride=2),
-    "standardised same": ScaledStdConv2dSame(4, 6, 3, stride=2),
+    "standardized": StdConv2d(4, 6, 3, stride=2),
+    "standardized same": ScaledStdConv2dSame(4, 6, 3, stride=2),
     "max": nn.MaxPool2d(3, stride=2, padding=1),
     "max ceil": nn.MaxPool2d(3, stride=2, ceil_mode=True),
     "max same": create_pool2d("max", 3, stride=2, padding="same"),
@@ -501,8 +501,8 @@ def test_af_norms_divide_by_one_deviation() -> None:
         assert any("deviation" in change.what for change in reports(model)[0].changed)
     norm = repair(nn.Sequential(nn.Conv2d(3, 4, 2, 2), nn.LayerNorm(4)).double(), "af")[1]
     x = torch.randn(2, 5, 6, 4, dtype=torch.float64)
-    centred = x - x.mean(-1, keepdim=True)
-    expected = centred / (centred.square().mean((1, 2, 3), keepdim=True) + norm.eps).sqrt()
+    centered = x - x.mean(-1, keepdim=True)
+    expected = centered / (centered.square().mean((1, 2, 3), keepdim=True) + norm.eps).sqrt()
     torch.testing.assert_close(norm(x), expected)
 
 
@@ -726,7 +726,7 @@ def test_every_remedy_is_listed_and_described() -> None:
 
 
 def test_a_newcomer_registers_a_remedy() -> None:
-    def negate(patient: Patient, _: int) -> None:
+    def negate(patient: RepairContext, _: int) -> None:
         patient.model.head.weight.data.neg_()
         patient.changed("head", patient.model.head, "negated")
 

@@ -16,14 +16,14 @@ from matplotlib.text import Text
 from PIL import Image
 from sample_records import spread, trio, write_record
 
-from shiftbench.datasets import Scenes
+from shiftbench.data import Scenes
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.grid import ORIGIN, Offset
-from shiftbench.measure.attacks import ATTACKS
 from shiftbench.records.record import Record
 from shiftbench.report.compare import ScoreComparison, compare, to_rows
 from shiftbench.report.gallery import Gallery, build_gallery, gallery_figure, write_gallery
 from shiftbench.scores import ScoreName, Scores
+from shiftbench.shifts.attacks import ATTACKS
 from shiftbench_cli import render
 from shiftbench_cli.compare import command
 

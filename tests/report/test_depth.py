@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from shiftbench.report.depth import FLOOR, depth_figure
+from shiftbench.audit.figure import FLOOR, depth_figure
 from shiftbench.report.plots import Look
 
 

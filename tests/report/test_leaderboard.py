@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from sample_records import make_record, spread, trio, write_record
 
 from shiftbench.errors import RecordError, UsageError
-from shiftbench.records.choose import load_records, of_models
+from shiftbench.records.choose import filter_by_model, load_records
 from shiftbench.records.record import MetricInfo, Record, read_records
 from shiftbench.report.formats.comma_separated import to_csv
 from shiftbench.report.formats.latex import latex_escape, to_latex
@@ -326,7 +326,7 @@ def test_update_replaces_only_what_stands_between_the_markers(tmp_path: Path):
 def test_the_board_is_made_from_the_records_of_this_repository():
     records = load_records([ROOT / "results" / "records"])
     tables = build_tables(records)
-    chosen = build_tables(of_models(records, ["xcit_pico_6_p8*", "timm:*"]))
+    chosen = build_tables(filter_by_model(records, ["xcit_pico_6_p8*", "timm:*"]))
     front = [table.only(["top1", "adversarial_crop", "adversarial_half"]) for table in chosen]
     for place, expected in (("README.md", front), ("results/README.md", tables)):
         text = (ROOT / place).read_text(encoding="utf-8")

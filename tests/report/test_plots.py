@@ -65,7 +65,7 @@ def test_the_legend_covers_no_panel(tmp_path: Path):
     assert figure.bbox.containsx(legend.x1)
 
 
-def test_curves_differ_without_colour():
+def test_curves_differ_without_color():
     looks = [Look.number(index) for index in range(20)]
     assert len({(look.dash, look.marker) for look in looks}) == 20
     assert len({Look.number(index) for index in range(140)}) == 140

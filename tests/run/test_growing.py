@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shiftbench.datasets.scenes import Scenes
+from shiftbench.data.scenes import Scenes
 from shiftbench.errors import RecordError
 from shiftbench.models import Classifier, as_classifier
 from shiftbench.records.record import Record, ResultStore, read_record
 from shiftbench.run.benchmark import Execution, Outcome, run
 from shiftbench.run.settings import Settings
-from shiftbench.run.worker import Estimate, Tally
+from shiftbench.run.worker import Estimate, Progress
 from shiftbench.scores import ScoreName
 
 SIDE, IMAGES = 16, 24
@@ -226,9 +226,9 @@ def test_a_kill_while_growing_loses_nothing(
     monkeypatch.setattr("shiftbench.run.shard_size.GROWTH", 1)
     first, second = replace(WIDE, limit=9, max_shift=1), replace(WIDE, repeats=2)
     before = bench.run(tmp_path / "grown", first).record
-    events: list[Estimate | Tally] = []
+    events: list[Estimate | Progress] = []
 
-    def watch(event: Estimate | Tally) -> None:
+    def watch(event: Estimate | Progress) -> None:
         events.append(event)
         if len(events) == calls:
             raise StopError
@@ -238,10 +238,10 @@ def test_a_kill_while_growing_loses_nothing(
     folder = before.folder
     assert folder is not None
     assert read_record(folder) == before, "the old record stands until the new one is whole"
-    done = {e.metric: e.done for e in events if isinstance(e, Tally)}
-    resumed: list[Estimate | Tally] = []
+    done = {e.metric: e.done for e in events if isinstance(e, Progress)}
+    resumed: list[Estimate | Progress] = []
     grown = bench.run(tmp_path / "grown", second, watch=resumed.append).record
-    at_start = {e.metric: e.done for e in reversed(resumed) if isinstance(e, Tally)}
+    at_start = {e.metric: e.done for e in reversed(resumed) if isinstance(e, Progress)}
     assert at_start == done, "nothing is measured twice"
     assert_equal(grown, bench.run(tmp_path / "whole", second).record)
     assert not (folder / "parts").exists()
@@ -252,9 +252,9 @@ def test_another_request_after_a_kill_uses_what_was_finished(
 ) -> None:
     monkeypatch.setattr("shiftbench.run.shard_size.FIRST", 5)
     monkeypatch.setattr("shiftbench.run.shard_size.GROWTH", 1)
-    events: list[Estimate | Tally] = []
+    events: list[Estimate | Progress] = []
 
-    def watch(event: Estimate | Tally) -> None:
+    def watch(event: Estimate | Progress) -> None:
         events.append(event)
         if len(events) == 20:
             raise StopError
@@ -266,7 +266,7 @@ def test_another_request_after_a_kill_uses_what_was_finished(
 
 
 def test_the_estimate_bounds_the_passes(bench: Bench, tmp_path: Path) -> None:
-    events: list[Estimate | Tally] = []
+    events: list[Estimate | Progress] = []
     bench.run(tmp_path, WIDE, watch=events.append)
     [estimate] = [event for event in events if isinstance(event, Estimate)]
     passes = bench.run(tmp_path, WIDE).record.forward_passes
@@ -276,7 +276,7 @@ def test_the_estimate_bounds_the_passes(bench: Bench, tmp_path: Path) -> None:
     far = [
         e.done + e.under_way
         for e in events
-        if isinstance(e, Tally) and e.metric == "adversarial_crop"
+        if isinstance(e, Progress) and e.metric == "adversarial_crop"
     ]
     assert all(0 <= value <= IMAGES for value in far)
     assert len(set(far)) > 3, "it moves within a shard"
@@ -293,8 +293,8 @@ def test_a_larger_run_that_was_stopped_leaves_nothing_in_a_smaller_record(
 ) -> None:
     large, small = WIDE, replace(WIDE, search_limit=4)
 
-    def stop(event: Estimate | Tally) -> None:
-        if isinstance(event, Tally) and event.metric == "adversarial_integer" and event.measured:
+    def stop(event: Estimate | Progress) -> None:
+        if isinstance(event, Progress) and event.metric == "adversarial_integer" and event.measured:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

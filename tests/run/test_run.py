@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from shiftbench.datasets import load_dataset
-from shiftbench.datasets.scenes import Scenes
-from shiftbench.datasets.subset import subset
+from shiftbench.data import load_dataset
+from shiftbench.data.scenes import Scenes
+from shiftbench.data.subset import subset
 from shiftbench.errors import DataError, ModelError, RecordError, ShiftbenchError, UsageError
 from shiftbench.grid import ORIGIN, Grid
 from shiftbench.models import Classifier, as_classifier
@@ -37,7 +37,7 @@ CROP = ScoreName("adversarial", "crop")
 
 
 class Nervous(nn.Module):
-    """Answers that depend on where the image stands: few images survive, none is hopeless."""
+    """Predictions that depend on where the image stands: few images survive, none is hopeless."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Nervous(nn.Module):
         return logits
 
 
-def labelled_by(model: nn.Module, dataset: Scenes) -> Scenes:
+def labeled_by(model: nn.Module, dataset: Scenes) -> Scenes:
     """Labels two images of three as the model sees them, so that there is something to lose."""
     pixels = dataset.render(range(len(dataset)), SIDE).float() / 255
     with torch.no_grad():
@@ -74,7 +74,7 @@ def classifier(model: Nervous) -> Classifier:
 
 @pytest.fixture(scope="module")
 def dataset(model: Nervous) -> Scenes:
-    return labelled_by(model, Scenes("test", 30))
+    return labeled_by(model, Scenes("test", 30))
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +124,12 @@ class StopError(Exception):
     """Ends a run from outside, as a signal would."""
 
 
-def stop_after(calls: int, seen: list[worker.Estimate | worker.Tally]) -> worker.Watcher:
+def stop_after(
+    calls: int, seen: list[worker.Estimate | worker.Progress]
+) -> worker.ProgressCallback:
     """Watches a run and ends it at its `calls`-th word."""
 
-    def watch(tally: worker.Estimate | worker.Tally) -> None:
+    def watch(tally: worker.Estimate | worker.Progress) -> None:
         seen.append(tally)
         if len(seen) == calls:
             raise StopError
@@ -146,16 +148,16 @@ def test_an_interrupted_run_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setattr("shiftbench.run.shard_size.FIRST", 8)
     monkeypatch.setattr("shiftbench.run.shard_size.GROWTH", 1)
-    seen: list[worker.Estimate | worker.Tally] = []
+    seen: list[worker.Estimate | worker.Progress] = []
 
     store = ResultStore(tmp_path)
     with pytest.raises(StopError):
         run(classifier, dataset, SETTINGS, store, execution=CPU, watch=stop_after(calls, seen))
-    saved = {tally.metric: tally.done for tally in seen if isinstance(tally, worker.Tally)}
-    resumed: list[worker.Estimate | worker.Tally] = []
+    saved = {tally.metric: tally.done for tally in seen if isinstance(tally, worker.Progress)}
+    resumed: list[worker.Estimate | worker.Progress] = []
     other = replace(CPU, batch_size=5)
     outcome = run(classifier, dataset, SETTINGS, store, execution=other, watch=resumed.append)
-    told = [tally for tally in resumed if isinstance(tally, worker.Tally)]
+    told = [tally for tally in resumed if isinstance(tally, worker.Progress)]
     at_start = {tally.metric: tally.done for tally in reversed(told)}
     assert at_start == saved  # nothing is measured twice
     assert_same(outcome.record.samples(), undisturbed)
@@ -226,9 +228,9 @@ def test_other_weights_and_other_labels_are_other_work(
     run(classifier, dataset, settings, store, execution=CPU)
     with pytest.raises(RecordError, match=r"model\.digest"):
         run(replace(classifier, digest="other"), dataset, settings, store, execution=CPU)
-    relabelled = Scenes("test", 30)
+    relabeled = Scenes("test", 30)
     with pytest.raises(RecordError, match=r"data\.labels"):
-        run(classifier, relabelled, settings, store, execution=CPU)
+        run(classifier, relabeled, settings, store, execution=CPU)
 
 
 def test_full_grid_counts_every_offset(
@@ -407,5 +409,5 @@ def test_processes_share_images_without_gaps_or_duplicates(size: int) -> None:
 
 
 def test_a_group_of_one_fails_with_the_error_itself() -> None:
-    with pytest.raises(ShiftbenchError, match="mine"), Group().together():
+    with pytest.raises(ShiftbenchError, match="mine"), Group().raise_on_all_ranks():
         raise ShiftbenchError("mine")

@@ -10,7 +10,7 @@ import pytest
 from shiftbench.run import shared_progress
 from shiftbench.run.processes import Group
 from shiftbench.run.shared_progress import SharedProgress
-from shiftbench.run.worker import Estimate, Tally
+from shiftbench.run.worker import Estimate, Progress
 
 BEFORE = 10  # images that an earlier run has measured
 SHARE = (30, 30, 29)  # images that each of three processes has to measure
@@ -25,18 +25,18 @@ class Ranks:
     """Three processes, each with what it has been told; only the first has a listener."""
 
     def __init__(self, folder: Path) -> None:
-        self.heard: list[Estimate | Tally] = []
+        self.heard: list[Estimate | Progress] = []
         self.ranks = [
             SharedProgress(folder, Group(rank, 3), self.heard.append if rank == 0 else None)
             for rank in range(3)
         ]
 
-    def tell(self, rank: int, measured: int, *, metric: str = "crop", **more: float) -> Tally:
+    def tell(self, rank: int, measured: int, *, metric: str = "crop", **more: float) -> Progress:
         """A process tells how far it is; returns what the listener was told last."""
-        tally = Tally(metric, BEFORE + measured, BEFORE + SHARE[rank], measured=measured)
+        tally = Progress(metric, BEFORE + measured, BEFORE + SHARE[rank], measured=measured)
         self.ranks[rank](replace(tally, **more))  # type: ignore[arg-type]
         last = self.heard[-1]
-        assert isinstance(last, Tally)
+        assert isinstance(last, Progress)
         return last
 
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from shiftbench.datasets import load_dataset
+from shiftbench.data import load_dataset
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.models import Classifier, as_classifier, load_model
 from shiftbench.records.record import ResultStore, read_record
@@ -36,11 +36,11 @@ def red_or_blue(*class_names: str, side: int = 32) -> Classifier:
     return as_classifier(Redness(), recipe, name="redness", class_names=class_names)
 
 
-def paint(folder: Path, **colours: str) -> Path:
-    for name, colour in colours.items():
+def paint(folder: Path, **colors: str) -> Path:
+    for name, color in colors.items():
         for i in range(3):
             (folder / name).mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (32, 32), colour).save(folder / name / f"{i}.bmp")
+            Image.new("RGB", (32, 32), color).save(folder / name / f"{i}.bmp")
     return folder
 
 
@@ -68,7 +68,7 @@ def test_a_record_of_other_images_is_not_served(tmp_path: Path) -> None:
     data = f"folder:{folder}"
     assert not run(model, load_dataset(data), QUICK, store, execution=CPU).reused
     assert run(model, load_dataset(data), QUICK, store, execution=CPU).reused
-    paint(folder, red="grey")  # files of the same names and sizes
+    paint(folder, red="gray")  # files of the same names and sizes
     with pytest.raises(RecordError, match="fingerprint"):
         run(model, load_dataset(data), QUICK, store, execution=CPU)
 

@@ -37,7 +37,7 @@ def shifted(kind: str, canvas: Tensor, offset: Offset, margin: int = MARGIN) -> 
     return SHIFTS.get(kind).views(canvas, margin)(offset)
 
 
-def centre(canvas: Tensor, margin: int = MARGIN) -> Tensor:
+def center(canvas: Tensor, margin: int = MARGIN) -> Tensor:
     height, width = canvas.shape[-2:]
     return canvas[..., margin : height - margin, margin : width - margin]
 
@@ -49,7 +49,7 @@ def centre(canvas: Tensor, margin: int = MARGIN) -> Tensor:
 @pytest.mark.parametrize("height", SIZES)
 def test_zero_offset_is_the_identity(kind: str, height: int) -> None:
     canvas = scene(height + 2 * MARGIN, 19)
-    assert torch.equal(shifted(kind, canvas, ORIGIN), centre(canvas))
+    assert torch.equal(shifted(kind, canvas, ORIGIN), center(canvas))
 
 
 @every_kind
@@ -60,7 +60,7 @@ def test_camera_moves_down_and_right(
 ) -> None:
     """shifted[y, x] = scene[y + dy, x + dx] wherever both lie inside the view."""
     canvas = scene(height + 2 * MARGIN, width + 2 * MARGIN)
-    view, moved = centre(canvas), shifted(kind, canvas, Offset(dy, dx))
+    view, moved = center(canvas), shifted(kind, canvas, Offset(dy, dx))
     rows = range(max(0, -int(dy)), min(height, height - int(dy)))
     columns = range(max(0, -int(dx)), min(width, width - int(dx)))
     inside = moved[..., rows.start : rows.stop, columns.start : columns.stop]
@@ -88,7 +88,7 @@ def test_keeps_the_type_and_agrees_with_float64(kind: str, dtype: torch.dtype) -
 
 
 @every_kind
-def test_commutes_with_normalisation(kind: str) -> None:
+def test_commutes_with_normalization(kind: str) -> None:
     canvas, offset = scene(20, 23), Offset(2, -1)
     torch.testing.assert_close(
         shifted(kind, 3 * canvas - 0.5, offset), 3 * shifted(kind, canvas, offset) - 0.5
@@ -110,7 +110,7 @@ def test_the_stated_margin_is_enough_and_a_wider_one_changes_nothing(kind: str) 
     needed = shift.margin(grid)
     wide = scene(9 + 2 * needed + 4, 8 + 2 * needed + 4)
     for offset in grid:
-        narrow = shifted(kind, centre(wide, 2), offset, needed)
+        narrow = shifted(kind, center(wide, 2), offset, needed)
         assert torch.equal(narrow, shifted(kind, wide, offset, needed + 2))
 
 
@@ -315,7 +315,7 @@ def test_bilinear_is_grid_sample(dy: float, dx: float, height: int, width: int) 
     canvas = scene(height + 2 * MARGIN, width + 2 * MARGIN)
     y = torch.arange(height, dtype=torch.float64) + MARGIN + dy
     x = torch.arange(width, dtype=torch.float64) + MARGIN + dx
-    y = 2 * y / (canvas.shape[-2] - 1) - 1  # align_corners: -1 and 1 are centres of pixels
+    y = 2 * y / (canvas.shape[-2] - 1) - 1  # align_corners: -1 and 1 are centers of pixels
     x = 2 * x / (canvas.shape[-1] - 1) - 1
     where = torch.stack((x.expand(height, width), y[:, None].expand(height, width)), -1)
     expected = F.grid_sample(
@@ -366,7 +366,7 @@ def test_lanczos_keeps_detail_that_bilinear_blurs(cycles: float) -> None:
         return torch.cos(2 * torch.pi * cycles * x + 0.3).expand(1, 1, 60, -1)
 
     def error(kind: str) -> float:
-        true = centre(wave(place + 0.5), 8)
+        true = center(wave(place + 0.5), 8)
         return float((shifted(kind, wave(place), Offset(0, 0.5), 8) - true).abs().max())
 
     assert error("lanczos") < 0.03

@@ -8,7 +8,7 @@ from PIL import Image
 from training_runs import NORMALISATION, RECIPE, scenes
 
 from aft_models.errors import AftModelsError
-from aft_models.training.augment import Windows, centre, resized
+from aft_models.training.augment import Windows, center, resized
 from aft_models.training.data import (
     LoaderBatches,
     MemoryBatches,
@@ -16,8 +16,8 @@ from aft_models.training.data import (
     mixed_seed,
     training_transform,
 )
+from aft_models.training.device import DeviceConfig
 from aft_models.training.evaluate import PixelBatches, accuracy
-from aft_models.training.machine import Machine
 from aft_models.training.processes import Processes
 
 
@@ -39,9 +39,9 @@ def test_windows_reach_every_place_and_no_other() -> None:
     assert torch.equal(still.cut(images), images)
 
 
-def test_the_centre_is_where_the_benchmark_looks() -> None:
+def test_the_center_is_where_the_benchmark_looks() -> None:
     images = torch.arange(37 * 37).reshape(1, 1, 37, 37)
-    assert torch.equal(centre(images, 32), images[..., 2:34, 2:34])
+    assert torch.equal(center(images, 32), images[..., 2:34, 2:34])
 
 
 def test_resizing_to_the_same_size_changes_nothing_and_keeps_a_constant() -> None:
@@ -100,7 +100,7 @@ def test_a_batch_that_does_not_fit_is_a_clear_error() -> None:
 
 
 class Pictures:
-    """Images of one colour each, whose label is their brightness."""
+    """Images of one color each, whose label is their brightness."""
 
     def __len__(self) -> int:
         return 24
@@ -171,9 +171,9 @@ def test_accuracy_counts_every_image_once(count: int) -> None:
             return torch.nn.functional.one_hot(torch.full((len(images),), 7), 24).float()
 
     everything = PixelBatches(data, NORMALISATION, 5, Processes())
-    assert accuracy(Always(), everything, Machine(), Processes()) == 1 / 24
+    assert accuracy(Always(), everything, DeviceConfig(), Processes()) == 1 / 24
 
 
-def test_neighbouring_seeds_are_far_apart() -> None:
+def test_neighboring_seeds_are_far_apart() -> None:
     seeds = {mixed_seed(seed, epoch) for seed in range(20) for epoch in range(20)}
     assert len(seeds) == 400

@@ -10,7 +10,7 @@ from training_runs import DATA, RECIPE, scenes
 import aft_models
 from aft_models.errors import AftModelsError
 from aft_models.training.checkpoint import Identity
-from aft_models.training.data import MemoryBatches, Normalisation
+from aft_models.training.data import MemoryBatches, Normalization
 from aft_models.training.export import Source, export
 from aft_models.training.finetune import load_backbone
 from aft_models.training.loop import train
@@ -55,7 +55,7 @@ def test_an_export_reloads_with_the_same_logits_and_says_how_it_was_made(tmp_pat
     identity = Identity(NAME, RECIPE, seed=3, classes=12, data=DATA)
     outcome = train(
         build(12),
-        MemoryBatches(scenes(16), RECIPE, Normalisation(RECIPE.mean, RECIPE.std), seed=3),
+        MemoryBatches(scenes(16), RECIPE, Normalization(RECIPE.mean, RECIPE.std), seed=3),
         identity=identity,
         folder=tmp_path / "run",
         evaluate=lambda model, epoch: {"accuracy": 0.25},

@@ -13,16 +13,16 @@ from training_runs import DATA, NORMALISATION, RECIPE, TinyNet, run, scenes
 
 from aft_models import AftModelsError
 from aft_models.classifier import replace_classifier
-from aft_models.training.augment import centre
+from aft_models.training.augment import center
 from aft_models.training.checkpoint import Identity
-from aft_models.training.data import LoaderBatches, Normalisation
+from aft_models.training.data import LoaderBatches, Normalization
 from aft_models.training.export import Source, export
 from aft_models.training.finetune import load_backbone
 from aft_models.training.loop import Outcome, train
 from aft_models.training.recipe import ModelInput, override
 from aft_models.training.recipes import get_recipe
 from aft_models.weights import list_weights, load_weights, weights_card
-from shiftbench.datasets import Scenes
+from shiftbench.data import Scenes
 
 SMALL = "mobilenetv3_small_050"
 
@@ -61,7 +61,7 @@ def finetune(folder: Path, name: str, model: nn.Module, *, seed: int = 0) -> tup
     recipe = recipe.for_input(ModelInput.of(model))
     identity = Identity(name, recipe, seed, 12, data=DATA)
     batches = LoaderBatches(
-        Scenes("train", 24), recipe, Normalisation(recipe.mean, recipe.std), seed=seed
+        Scenes("train", 24), recipe, Normalization(recipe.mean, recipe.std), seed=seed
     )
     outcome = train(model, batches, identity=identity, folder=folder / "run")
     source = Source("birds", "24 images", [str(i) for i in range(12)])
@@ -121,7 +121,7 @@ def test_a_few_updates_are_enough_for_the_statistics_of_batch_norms(tmp_path: Pa
         model.norm.running_mean += 10  # of another network
         told = override(recipe, [f"norm_momentum={momentum}"]).for_input(ModelInput())
         run(tmp_path / momentum, told, model=model)
-        images = NORMALISATION(centre(scenes().images, 16))
+        images = NORMALISATION(center(scenes().images, 16))
         true = model.stem(images).mean((0, 2, 3)).detach()
         return float((model.norm.running_mean - true).abs().mean())
 
@@ -134,9 +134,9 @@ def test_recalibration_changes_statistics_and_nothing_else(tmp_path: Path) -> No
     recipe = recipe.for_input(ModelInput())
     model = TinyNet()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    normalise = Normalisation(recipe.mean, recipe.std)
+    normalize = Normalization(recipe.mean, recipe.std)
     run(
-        tmp_path, recipe, model=model, batches=LoaderBatches(Scenes("train", 24), recipe, normalise)
+        tmp_path, recipe, model=model, batches=LoaderBatches(Scenes("train", 24), recipe, normalize)
     )
     changed = {name for name, value in model.state_dict().items() if not value.equal(before[name])}
     assert changed == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
@@ -165,7 +165,7 @@ class Shared(TinyNet):
 
 
 class Twofold(TinyNet):
-    """Answers with two tensors while it trains."""
+    """Predictions with two tensors while it trains."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, and logits."""

@@ -27,7 +27,7 @@ SETTINGS = {  # folder -> whether there is batch norm, and how weights are avera
 def mean_logit(model: nn.Module, processes: Processes) -> float:
     """Over the images of all processes: it moves with every digit of every weight."""
     total = torch.zeros(2, dtype=torch.float64)
-    for images, _ in PixelBatches(scenes().centre(16), NORMALISATION, 8, processes):
+    for images, _ in PixelBatches(scenes().center(16), NORMALISATION, 8, processes):
         logits: Tensor = model(images)[:, 0]
         total += torch.tensor([logits.double().sum(), len(logits)])
     summed, count = processes.total(total).tolist()

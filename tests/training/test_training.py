@@ -21,9 +21,9 @@ from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
 from aft_models.training.checkpoint import Data
 from aft_models.training.data import LoaderBatches
+from aft_models.training.device import DeviceConfig
 from aft_models.training.loop import DivergedError, Evaluate
-from aft_models.training.machine import Machine
-from shiftbench.datasets import Scenes
+from shiftbench.data import Scenes
 
 
 class KilledError(Exception):
@@ -269,4 +269,4 @@ def _same(*, batch_norm: bool = False) -> TinyNet:
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_needs_cuda(precision: str) -> None:
     with pytest.raises(AftModelsError, match="needs a CUDA device"):
-        Machine(precision=precision)
+        DeviceConfig(precision=precision)

@@ -59,12 +59,12 @@ function chart(column, shown, scale, { W, H }) {
   for (const row of shown) {
     const points = pointsOf(column, row);
     if (!points.length) continue;
-    const { colour, dash, mark } = row.look;
+    const { color, dash, mark } = row.look;
     const path = (list, value) => list.map((p) => `${x(p.s).toFixed(1)},${y(p[value]).toFixed(1)}`).join("L");
     svg.append(element("g", { class: "series", "data-index": row.index },
-      element("path", { class: "band", fill: colour, d: `M${path(points, "high")}L${path([...points].reverse(), "low")}z` }),
-      element("path", { class: "curve", stroke: colour, "stroke-dasharray": dash, d: `M${path(points, "value")}` }),
-      ...points.map((p) => element("path", { class: "mark", fill: colour, d: markPath(mark, x(p.s), y(p.value), W < 300 ? 2.8 : 3.6) }))));
+      element("path", { class: "band", fill: color, d: `M${path(points, "high")}L${path([...points].reverse(), "low")}z` }),
+      element("path", { class: "curve", stroke: color, "stroke-dasharray": dash, d: `M${path(points, "value")}` }),
+      ...points.map((p) => element("path", { class: "mark", fill: color, d: markPath(mark, x(p.s), y(p.value), W < 300 ? 2.8 : 3.6) }))));
   }
   readable(svg, { last, here, W, x, point, show: (s, at) => showTip(column, shown, s, at) });
   return element("figure", { class: "chart panel", "data-column": column.name }, element("figcaption", {}, element("b", {}, column.short), element("span", { class: "note", title: about || column.about }, about || column.about)), svg);

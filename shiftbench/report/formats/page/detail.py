@@ -62,7 +62,7 @@ def words(value: Any) -> str:
 
 
 def _maps(record: Record) -> dict[str, Any] | None:
-    """Every heat map of a record, on one scale of colours."""
+    """Every heat map of a record, on one scale of colors."""
     maps = {stem: cells for stem, cells in record.maps.items() if cells}
     if not maps:
         return None

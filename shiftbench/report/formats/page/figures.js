@@ -1,22 +1,22 @@
 // Figures of one record: heat maps over the grid, a histogram, a table by class.
-// Ten samples of cividis, which reads the same with and without colour vision.
+// Ten samples of cividis, which reads the same with and without color vision.
 const HEAT = ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"];
 
 function heat(t) {
   const k = Math.min(HEAT.length - 1.000001, Math.max(0, t * (HEAT.length - 1)));
   const i = Math.floor(k);
-  const channel = (colour, c) => parseInt(colour.slice(1 + 2 * c, 3 + 2 * c), 16);
+  const channel = (color, c) => parseInt(color.slice(1 + 2 * c, 3 + 2 * c), 16);
   return `rgb(${[0, 1, 2].map((c) => Math.round(channel(HEAT[i], c) + (k - i) * (channel(HEAT[i + 1], c) - channel(HEAT[i], c)))).join(" ")})`;
 }
 
 /** A square matrix over the offsets of a grid; `text` says what a cell holds. */
-function heatMap({ title, caption, label, axis, values }, colour, text) {
+function heatMap({ title, caption, label, axis, values }, color, text) {
   const size = 20, pad = 38, side = axis.length * size;
   const svg = element("svg", { viewBox: `0 0 ${side + pad + 4} ${side + pad + 4}`, role: "img", "aria-label": label });
   const at = (index) => pad + index * size;
   values.forEach((line, i) => line.forEach((value, j) => {
     if (value === null) return;
-    svg.append(element("rect", { x: at(j), y: at(i), width: size - 1, height: size - 1, ...colour(value) }, element("title", {}, `dy ${axis[i]}, dx ${axis[j]} px: ${text(i, j)}`)));
+    svg.append(element("rect", { x: at(j), y: at(i), width: size - 1, height: size - 1, ...color(value) }, element("title", {}, `dy ${axis[i]}, dx ${axis[j]} px: ${text(i, j)}`)));
   }));
   for (const index of new Set([0, (axis.length - 1) / 2, axis.length - 1])) {
     svg.append(element("text", { x: pad - 5, y: at(index) + size / 2 + 4, "text-anchor": "end" }, axis[index]), element("text", { x: at(index) + size / 2, y: pad - 9, "text-anchor": "middle" }, axis[index]));
@@ -27,15 +27,15 @@ function heatMap({ title, caption, label, axis, values }, colour, text) {
 function accuracyMaps({ all: maps, range }) {
   const values = maps.flatMap((map) => map.values.flat()).filter((value) => value !== null);
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  const colour = (value) => ({ fill: heat(high > low ? (value - low) / (high - low) : 1) });
+  const color = (value) => ({ fill: heat(high > low ? (value - low) / (high - low) : 1) });
   return element("section", {}, element("h3", {}, "Accuracy at each offset"),
-    element("div", { class: "maps" }, ...maps.map((map) => heatMap(map, colour, (i, j) => map.texts[i][j]))),
+    element("div", { class: "maps" }, ...maps.map((map) => heatMap(map, color, (i, j) => map.texts[i][j]))),
     scaleBar((t) => ({ fill: heat(t) }), `${range[0]}%`, `${range[1]}% accuracy; rows are dy, columns dx, in pixels`));
 }
 
-function scaleBar(colour, from, to) {
+function scaleBar(color, from, to) {
   const bar = element("svg", { viewBox: "0 0 200 12", preserveAspectRatio: "none", "shape-rendering": "crispEdges", "aria-hidden": "true" });
-  for (let i = 0; i < 100; i += 1) bar.append(element("rect", { x: 2 * i, y: 0, width: 2, height: 12, ...colour(i / 99) }));
+  for (let i = 0; i < 100; i += 1) bar.append(element("rect", { x: 2 * i, y: 0, width: 2, height: 12, ...color(i / 99) }));
   return element("div", { class: "scale note" }, from, bar, to);
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shiftbench.measure.metrics import METRICS
+from shiftbench.metrics import METRICS
 from shiftbench.records.choose import pixels, summary
 from shiftbench.records.record import Record
 from shiftbench.report.formats.base import marked, plain

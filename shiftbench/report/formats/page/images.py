@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from shiftbench.errors import RecordError
-from shiftbench.measure.metric import column
+from shiftbench.metrics.base import column
 from shiftbench.records.record import KEY, Record
 from shiftbench.report.table import Column
 

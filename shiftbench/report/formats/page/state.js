@@ -2,7 +2,7 @@
 // Cells arrive as text with their rank: nothing is formatted, rounded or judged here.
 const page = JSON.parse(document.getElementById("records").textContent);
 const SVG = "http://www.w3.org/2000/svg";
-const COLOURS = 7;
+const COLORS = 7;
 const DASHES = ["", "7 4", "2 4", "9 3 2 3"];
 const MARKS = ["circle", "square", "triangle", "diamond", "cross"];
 const DRAWN_AT_FIRST = 8; // more curves than this hide each other
@@ -22,7 +22,7 @@ for (const group of page.groups) {
   group.rows.forEach((row, index) => {
     const k = names.indexOf(row.model);
     row.index = index;
-    row.look = { colour: `var(--s${k % COLOURS})`, dash: DASHES[k % DASHES.length], mark: MARKS[k % MARKS.length] };
+    row.look = { color: `var(--s${k % COLORS})`, dash: DASHES[k % DASHES.length], mark: MARKS[k % MARKS.length] };
   });
 }
 
@@ -85,8 +85,8 @@ function markPath(mark, x, y, r) {
 }
 
 function swatch(row) {
-  const { colour, dash, mark } = row.look;
+  const { color, dash, mark } = row.look;
   return element("svg", { class: "swatch", width: 34, height: 12, viewBox: "0 0 34 12", "aria-hidden": "true" },
-    element("path", { d: "M1,6H33", class: "curve", stroke: colour, "stroke-dasharray": dash }),
-    element("path", { d: markPath(mark, 17, 6, 3.5), class: "mark", fill: colour }));
+    element("path", { d: "M1,6H33", class: "curve", stroke: color, "stroke-dasharray": dash }),
+    element("path", { d: markPath(mark, 17, 6, 3.5), class: "mark", fill: color }));
 }

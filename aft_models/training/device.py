@@ -1,0 +1,71 @@
+"""What a run computes on: it changes speed and rounding, not the recipe."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from aft_models.errors import AftModelsError
+from aft_models.training.processes import Processes
+
+CPU = torch.device("cpu")
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """Device, number format and layout."""
+
+    device: torch.device = CPU
+    precision: str = "fp32"  # of the forward pass; bf16 and fp16 need CUDA
+    compile: bool = False
+    channels_last: bool = False
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise AftModelsError(
+                f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
+            )
+        if self.precision != "fp32" and self.device.type != "cuda":
+            raise AftModelsError(
+                f"precision {self.precision} needs a CUDA device, got {self.device}; use fp32"
+            )
+
+    def place(self, model: nn.Module, processes: Processes) -> nn.Module:
+        """Moves a model here; batch norm then sees the images of every process."""
+        model = model.to(self.device)
+        if self.channels_last:
+            model = model.to(memory_format=torch.channels_last)
+        if processes.count > 1 and self.device.type == "cuda":
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        return model
+
+    def wrap(self, model: nn.Module, processes: Processes) -> nn.Module:
+        """What the loop calls instead of the model: compiled, and exchanging gradients."""
+        wrapped: Any = model
+        if processes.count > 1:
+            on_cuda = self.device.type == "cuda"
+            wrapped = DistributedDataParallel(
+                wrapped, device_ids=[self.device] if on_cuda else None
+            )
+        if self.compile:
+            wrapped = torch.compile(wrapped)
+        module: nn.Module = wrapped
+        return module
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The number format of the forward pass."""
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, PRECISIONS[self.precision])
+
+    def move(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Brings a batch here."""
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        images = images.to(self.device, non_blocking=True, memory_format=layout)
+        return images, labels.to(self.device, non_blocking=True)

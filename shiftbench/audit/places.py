@@ -1,0 +1,332 @@
+"""Where on the image each number inside a network lies, followed from the pixels op by op.
+
+The pixels of a batch lie on a lattice of cells. A view, a permutation, a slice or a concatenation
+moves the cells as it moves the numbers, so it is simply done to the cells too; a convolution or a
+pooling starts a new lattice, as coarse as its output; a sum over one cell keeps the cell, a sum
+over all of them leaves no place, and a product of two places (an attention matrix) has both. A
+shape never decides: a matrix of 32 x 32 channels has no place, however much it looks like an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from shiftbench.audit.calls import tensors_in
+from shiftbench.audit.lattice import NOWHERE, Known, Place, Places, Size, join, raster
+
+# What only moves numbers; the first argument is the tensor, or a list of tensors.
+MOVES = frozenset(
+    {"view", "_unsafe_view", "reshape", "_reshape_copy", "permute", "transpose", "t", "expand"}
+    | {"unsqueeze", "squeeze", "slice", "select", "split", "split_with_sizes", "unbind", "cat"}
+    | {"stack", "roll", "flip", "rot90", "index", "index_select", "gather", "repeat", "unfold"}
+    | {"pixel_shuffle", "pixel_unshuffle", "channel_shuffle"}
+)
+PADS = {  # and their modes
+    "pad": None,  # says it itself
+    "constant_pad_nd": "constant",
+    "reflection_pad2d": "reflect",
+    "replication_pad2d": "replicate",
+}
+# What looks at neighbors in (B, C, rows, columns).
+LOCAL = frozenset(
+    {"convolution", "_convolution", "max_pool2d_with_indices", "avg_pool2d"}
+    | {"_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest2d", "upsample_bilinear2d"}
+    | {"upsample_bicubic2d", "_upsample_nearest_exact2d", "_upsample_bilinear2d_aa"}
+    | {"_upsample_bicubic2d_aa"}
+)
+PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}  # of which arguments
+REDUCTIONS = frozenset(
+    {"mean", "sum", "amax", "amin", "max", "min", "median", "var", "var_mean", "std", "std_mean"}
+    | {"linalg_vector_norm", "norm", "prod", "logsumexp", "argmax", "argmin"}
+)
+ATTENTION = "scaled_dot_product_attention"
+
+
+def merge(places: Sequence[Known], shape: Sequence[int]) -> Known:
+    """The places of numbers computed from several tensors, element by element."""
+    merged: list[Place] = []
+    for found in places:
+        for place in found or ():
+            try:
+                place = place.expand(shape)
+            except RuntimeError:
+                return None  # not element by element after all
+            for index, other in enumerate(merged):
+                if (both := _agree(other, place)) is not None:
+                    merged[index] = both
+                    break
+            else:
+                merged.append(place)
+    if len(merged) > 2 or (not merged and any(found is None for found in places)):
+        return None
+    # What could not be followed, added to a map of the same shape, lies on that map.
+    return tuple(merged)
+
+
+def _agree(a: Place, b: Place) -> Place | None:
+    """One place for numbers that have two, where these are the same or one is nowhere."""
+    if a is b or (a.size == b.size and a.cells.data_ptr() == b.cells.data_ptr()):
+        return a
+    if a.size != b.size:
+        fine, coarse = (a, b) if a.size > b.size else (b, a)
+        factor = fine.size[0] // coarse.size[0]
+        if (coarse.size[0] * factor, coarse.size[1] * factor) != fine.size:
+            return None
+        a, b = fine.coarser(factor), coarse
+        if fine.is_complete() and _same(a, b):
+            return fine  # cells that were spread over a finer map lie on it
+        # Otherwise a strided slice of the finer map is meant, and meets a coarser one.
+    return Place(torch.maximum(a.cells, b.cells), a.size) if _same(a, b) else None
+
+
+def _same(a: Place, b: Place) -> bool:
+    nowhere = (a.cells == NOWHERE) | (b.cells == NOWHERE)
+    return bool(((a.cells == b.cells) | nowhere).all())
+
+
+def summed(places: Known, axes: Sequence[int]) -> Known:
+    """The places of sums over `axes`, which keep length 1."""
+    kept, spread = _summands(places, axes)
+    return kept or spread
+
+
+def _summands(places: Known, axes: Sequence[int]) -> tuple[Places, Known]:
+    """The places that do not change along `axes`, and what becomes of those that do."""
+    if places is None:
+        return (), None
+    kept: list[Place] = []
+    spread: list[Place] = []
+    known = True
+    for place in places:
+        low, high = _extent(place.cells, axes)
+        if torch.equal(low, high):
+            kept.append(Place(low, place.size))
+        elif (enclosing := _enclosing(place, low, high, axes)) is None:
+            known = False
+        else:
+            spread.extend(enclosing)
+    return tuple(kept), tuple(spread) if known else None
+
+
+def _extent(cells: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The lowest and the highest cell along axes, those without a place aside."""
+    for axis in axes:
+        if cells.stride(axis) == 0:
+            cells = cells.narrow(axis, 0, 1)
+    high = cells.amax(tuple(axes), keepdim=True)
+    far = torch.iinfo(cells.dtype).max
+    low = torch.where(cells == NOWHERE, far, cells).amin(tuple(axes), keepdim=True)
+    return torch.where(high == NOWHERE, NOWHERE, low), high
+
+
+def _enclosing(place: Place, low: Tensor, high: Tensor, axes: Sequence[int]) -> Known:
+    """The coarser cell that encloses each sum; no place for a sum over whole images."""
+    cells, bounds = place.cells, []
+    placed = cells != NOWHERE
+    for coordinate, size in zip(place.coordinates(cells)[1:], place.size, strict=True):
+        first = torch.where(placed, coordinate, size).amin(tuple(axes), keepdim=True)
+        last = torch.where(placed, coordinate, -1).amax(tuple(axes), keepdim=True)
+        bounds.append((first, last))
+    some = high != NOWHERE
+    whole = [(f == 0) & (g == size - 1) for (f, g), size in zip(bounds, place.size, strict=True)]
+    if bool((~some | (whole[0] & whole[1])).all()):
+        return ()
+    image = place.coordinates(low)[0]
+    if not torch.equal(
+        torch.where(some, image, 0), torch.where(some, place.coordinates(high)[0], 0)
+    ):
+        return None
+    for factor in place.factors()[1:]:
+        if all(bool((~some | (f // factor == g // factor)).all()) for f, g in bounds):
+            coarse = (place.size[0] // factor, place.size[1] // factor)
+            joined = join(image, bounds[0][0] // factor, bounds[1][0] // factor, coarse)
+            return (Place(torch.where(some, joined, NOWHERE).to(torch.int32), coarse),)
+    return None
+
+
+def _product(a: Known, b: Known, shape: Sequence[int]) -> Known:
+    """The places of a matrix product, whose sums run along the rows of `a` and columns of `b`."""
+    (rows, row_sums), (columns, column_sums) = _summands(a, [-1]), _summands(b, [-2])
+    if rows or columns:
+        # A token that looks at others (a row of attention) stays where it is, not where it looks.
+        return merge([rows, columns], shape)
+    if row_sums is None or column_sums is None:
+        return None
+    return merge([row_sums, column_sums], shape)
+
+
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, follows the places of every tensor computed from `images`.
+
+    Enter it under `torch.inference_mode`: autograd would hide views behind copies of themselves.
+    """
+
+    def __init__(self, images: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.image: Size = (images.shape[2], images.shape[3])
+        self._known: MutableMapping[Tensor, Known] = WeakTensorKeyDictionary()
+        self.put(images, (raster(images.shape, 2, 3, images.device),))
+
+    def get(self, x: Tensor) -> Known:
+        """The places of a tensor; weights and constants have none."""
+        return self._known.get(x, ())
+
+    def carry_over(self, source: Tensor, target: Tensor) -> None:
+        """Says that a target of unknown place is arranged as its source, perhaps more coarsely."""
+        places = self.get(source)
+        if not places or len(places) > 1 or self.get(target) is not None:
+            return
+        if source.ndim != target.ndim:
+            return
+        axes = [axis for axis in range(source.ndim) if places[0].varies(axis)]
+        if all(source.shape[axis] == target.shape[axis] for axis in axes):
+            cells = places[0].cells
+            for axis in set(range(source.ndim)) - set(axes):
+                cells = cells.narrow(axis, 0, 1)
+            self.put(target, merge([(Place(cells, places[0].size),)], target.shape))
+        elif len(axes) == 3 and axes[0] == 0 and self._fits(target.shape, axes[1], axes[2]):
+            self.put(target, (raster(target.shape, axes[1], axes[2], target.device),))
+
+    def put(self, x: Tensor, places: Known) -> None:
+        """Says where a tensor lies."""
+        self._known[x] = places
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.removeprefix("aten::")
+        if not (name in PADS or name in LOCAL or name == ATTENTION):
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        outputs = tensors_in(result)
+        rule = self._rule(name, func, args, kwargs, outputs)
+        for output, places in zip(outputs, rule, strict=True):
+            unseen = not places and self.get(output) is None
+            self.put(output, None if unseen else places)
+        return result
+
+    def _rule(
+        self,
+        name: str,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        outputs: list[Tensor],
+    ) -> Sequence[Known]:
+        """The places of each output of an operator."""
+        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+        shapes = [output.shape for output in outputs]
+        if name in MOVES:
+            return self._moved(func, args, kwargs, len(outputs))
+        if name in PADS:
+            mode = PADS[name] or given.get("mode", "constant")
+            return [_padded(self.get(args[0]), args[1], mode)]
+        if name in LOCAL:
+            return [self._local(self.get(args[0]), shape) for shape in shapes]
+        if name in PRODUCTS:
+            a, b = (self.get(args[index]) for index in PRODUCTS[name])
+            return [_product(a, b, shapes[0])]
+        if name == ATTENTION:
+            return [merge([summed(self.get(args[0]), [-1])], shapes[0])]
+        if name in REDUCTIONS:
+            return [_reduced(self.get(args[0]), given.get("dim"), shape) for shape in shapes]
+        if "empty" in name:  # somebody fills it, by means that may not be seen here
+            return [None] * len(outputs)
+        if name.startswith("new_") or name.endswith("_like"):
+            return [()] * len(outputs)
+        inputs = [self.get(x) for x in tensors_in(list(given.values()))]
+        return [merge(inputs, shape) for shape in shapes]
+
+    def _moved(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: int
+    ) -> Sequence[Known]:
+        """Does to the cells what was done to the numbers."""
+        listed = isinstance(args[0], list | tuple)
+        tensors = tensors_in(args[0])
+        known = [self.get(x) for x in tensors]
+        moved: list[list[Place]] = [[] for _ in range(outputs)]
+        for index in range(max(len(places or ()) for places in known)):
+            parts = [places[index] if places and len(places) > index else None for places in known]
+            sizes = {part.size for part in parts if part is not None}
+            if len(sizes) > 1:
+                return [None] * outputs
+            # Laid out as the numbers are, or a view of them need not be one of the cells.
+            cells = [
+                torch.zeros_like(x, dtype=torch.int32)
+                if part is None
+                else torch.empty_like(x, dtype=torch.int32).copy_(part.cells)
+                for x, part in zip(tensors, parts, strict=True)
+            ]
+            found = func(cells if listed else cells[0], *args[1:], **kwargs)
+            for output, x in zip(moved, tensors_in(found), strict=True):
+                output.append(Place(x, *sizes))
+        if any(places is None for places in known):
+            return [None] * outputs
+        return [tuple(place for place in places if bool(place.cells.any())) for places in moved]
+
+    def _local(self, places: Known, shape: Sequence[int]) -> Known:
+        """A new lattice as coarse as the output, where the input is a map of the image."""
+        if tuple(shape[2:]) == (1, 1):
+            return ()
+        if not places:
+            return places
+        if len(places) > 1 or len(shape) != 4 or not _is_map(places[0]):
+            return None
+        device = places[0].cells.device
+        return (raster(shape, 2, 3, device),) if self._fits(shape, 2, 3) else None
+
+    def _fits(self, shape: Sequence[int], rows_axis: int, columns_axis: int) -> bool:
+        """Whether a map has the image's proportions."""
+        return shape[rows_axis] * self.image[1] == shape[columns_axis] * self.image[0]
+
+
+def _padded(places: Known, pad: Sequence[int], mode: str) -> Known:
+    """Padding repeats cells, or adds numbers without a place."""
+    if places is None:
+        return None
+    # Only floating-point images can be reflected; these whole numbers are exact there.
+    return tuple(
+        Place(F.pad(place.cells.double(), list(pad), mode=mode).to(torch.int32), place.size)
+        for place in places
+    )
+
+
+def _reduced(places: Known, dim: Any, shape: Sequence[int]) -> Known:
+    if not places:
+        return places
+    every = list(range(places[0].cells.ndim))
+    axes = [dim] if isinstance(dim, int) else list(dim or every)
+    found = summed(places, axes)
+    return found and tuple(Place(place.cells.reshape(tuple(shape)), place.size) for place in found)
+
+
+def _is_map(place: Place) -> bool:
+    """Whether rows lie along axis 2 and columns along axis 3, of all channels alike."""
+    cells = place.cells
+    if cells.ndim != 4 or place.varies(1):
+        return False
+    cells = cells[:, :1]
+    placed = cells != NOWHERE
+    image, row, column = place.coordinates(cells)
+    first = torch.arange(len(cells), device=cells.device).reshape(-1, 1, 1, 1)
+
+    def same(value: Tensor, axis: int) -> bool:
+        high = torch.where(placed, value, -1).amax(axis, keepdim=True)
+        return bool(((value == high) | ~placed).all())
+
+    return bool(((image == first) | ~placed).all()) and same(row, 3) and same(column, 2)

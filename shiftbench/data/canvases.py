@@ -1,0 +1,191 @@
+"""From a data set to batches of canvases: decoded once, in worker processes where that helps."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from shiftbench.data.base import Camera, ImageSet
+from shiftbench.errors import DataError, UsageError
+from shiftbench.preprocessing import Geometry
+
+CHUNK = 4  # images a worker decodes before it hands them over
+AHEAD = 4  # chunks every worker may be ahead
+FEW = 128  # images for which starting processes takes longer than decoding
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images ready for a device, with what identifies them."""
+
+    canvas: Tensor  # uint8 (B, 3, S + 2m, S + 2m)
+    labels: Tensor  # int64 (B,)
+    keys: tuple[str, ...]
+    indices: tuple[int, ...]  # into the data set
+    bad: tuple[str, ...] = ()  # keys of images that were to be in this batch but do not decode
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def take(self, rows: slice) -> Batch:
+        """Some of the images."""
+        return Batch(self.canvas[rows], self.labels[rows], self.keys[rows], self.indices[rows])
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """One image on its way from a worker: pixels, or why there are none."""
+
+    index: int
+    pixels: NDArray[np.uint8] | None  # an array, not a tensor: needs no shared file descriptor
+    problem: str = ""
+
+
+class _Decoder(Dataset[_Decoded]):
+    """What a worker runs. It returns errors instead of raising them across processes."""
+
+    def __init__(self, dataset: ImageSet, geometry: Geometry, indices: Sequence[int]) -> None:
+        self._dataset = dataset
+        self._geometry = geometry
+        self._indices = indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, position: int) -> _Decoded:
+        index = self._indices[position]
+        try:
+            image, _ = self._dataset[index]
+        except DataError as error:
+            return _Decoded(index, None, str(error))
+        return _Decoded(index, self._geometry.canvas(image).numpy())
+
+
+class Canvases:
+    """A stream of canvases in the order of `indices`, taken in parts of any size.
+
+    Worker processes start once for the whole stream and decode ahead. A data set with a camera
+    renders in this process instead, where it is faster than any transfer between processes.
+    """
+
+    def __init__(
+        self,
+        dataset: ImageSet,
+        geometry: Geometry,
+        indices: Sequence[int] | None = None,
+        *,
+        workers: int | None = None,
+        skip_bad: bool = False,
+    ) -> None:
+        """Prepares the stream; nothing is decoded before the first `take`.
+
+        Args:
+            dataset: Where the images come from.
+            geometry: How they are cut.
+            indices: Which images, in which order; all of them by default.
+            workers: Processes that decode; 0 decodes here, None chooses by the size of the job.
+            skip_bad: Leave unreadable images out and name them in `Batch.bad`; otherwise the first
+                of them is an error.
+        """
+        if workers is not None and workers < 0:
+            raise UsageError(f"workers must be 0 or more, got {workers}")
+        self._dataset = dataset
+        self._geometry = geometry
+        self._indices = list(range(len(dataset)) if indices is None else indices)
+        self._skip_bad = skip_bad
+        self._workers = default_workers(len(self._indices)) if workers is None else workers
+        self._position = 0
+        self._waiting: deque[_Decoded] = deque()
+        self._chunks: Iterator[list[_Decoded]] | None = None
+
+    def take(self, count: int) -> Batch | None:
+        """The next batch of `count` images, fewer at the end; None when there are no more.
+
+        Unreadable images count, so that a batch may be smaller, or even empty, where they are
+        skipped: its `bad` then says which.
+        """
+        if count < 1:
+            raise UsageError(f"a batch needs at least 1 image, got {count}")
+        chosen = self._indices[self._position : self._position + count]
+        self._position += len(chosen)
+        if not chosen:
+            return None
+        if isinstance(self._dataset, Camera):
+            view, margin = self._geometry.view, self._geometry.margin
+            return self._batch(self._dataset.render(chosen, view, margin), chosen, ())
+        decoded = [self._next() for _ in chosen]
+        bad = [item for item in decoded if item.pixels is None]
+        if bad and not self._skip_bad:
+            raise DataError(bad[0].problem)
+        images = [torch.from_numpy(item.pixels) for item in decoded if item.pixels is not None]
+        side = self._geometry.side
+        canvas = torch.stack(images) if images else torch.empty((0, 3, side, side)).byte()
+        good = [item.index for item in decoded if item.pixels is not None]
+        return self._batch(canvas, good, tuple(self._dataset.keys[item.index] for item in bad))
+
+    def _batch(self, canvas: Tensor, indices: Sequence[int], bad: tuple[str, ...]) -> Batch:
+        if torch.cuda.is_available():
+            canvas = canvas.pin_memory()  # lets the copy to the device overlap with computing
+        return Batch(
+            canvas,
+            torch.tensor([self._dataset.labels[index] for index in indices], dtype=torch.int64),
+            tuple(self._dataset.keys[index] for index in indices),
+            tuple(indices),
+            bad,
+        )
+
+    def _next(self) -> _Decoded:
+        if self._chunks is None:
+            self._chunks = iter(
+                DataLoader(
+                    _Decoder(self._dataset, self._geometry, self._indices),
+                    batch_size=CHUNK,
+                    num_workers=self._workers,
+                    prefetch_factor=AHEAD if self._workers else None,
+                    collate_fn=list,
+                )
+            )
+        if not self._waiting:
+            try:
+                self._waiting.extend(next(self._chunks))
+            except RuntimeError as error:
+                if "worker" not in str(error):
+                    raise
+                raise DataError(
+                    "a data loading process died, most often for lack of memory: use fewer "
+                    f"--workers than {self._workers}, or 0"
+                ) from error
+        return self._waiting.popleft()
+
+
+def default_workers(images: int) -> int:
+    """Processes worth starting for a job: none for a small one, else up to 8, one per core."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return 0 if images <= FEW else min(8, cores or 1)
+
+
+def canvases(
+    dataset: ImageSet,
+    geometry: Geometry,
+    indices: Sequence[int] | None = None,
+    *,
+    batch_size: int = 64,
+    workers: int | None = None,
+    skip_bad: bool = False,
+) -> Iterator[Batch]:
+    """Batches of canvases in the order of `indices`; see `Canvases` for the arguments.
+
+    A batch that holds no readable image is left out.
+    """
+    stream = Canvases(dataset, geometry, indices, workers=workers, skip_bad=skip_bad)
+    while (batch := stream.take(batch_size)) is not None:
+        if len(batch):
+            yield batch

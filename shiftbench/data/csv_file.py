@@ -1,0 +1,79 @@
+"""`csv:FILE.csv`: image files without class folders, each with its label in a table.
+
+A row has a path, from the table's folder, and a class index or a class name:
+
+    path,label
+    photos/0001.jpg,cat
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.data.folder import ALL, FileSet, set_name
+from shiftbench.errors import DataError, UsageError
+
+COLUMNS = ("path", "label")
+USUAL = "images"  # a table of this name is called by its folder
+
+
+def load_csv(request: Request) -> FileSet:
+    """Reads the table; labels that are names count in alphabetical order, as folders do."""
+    if request.path is None:
+        raise UsageError("data 'csv' needs a table: write it as csv:FILE.csv")
+    if request.split not in (None, ALL):
+        raise UsageError(
+            f"a table has no splits, got {request.split!r}: give the table of that one"
+        )
+    table = request.path
+    rows = _rows(table)
+    keys = [path for path, _ in rows]
+    labels = [label for _, label in rows]
+    repeated = next((key for key, count in Counter(keys).items() if count > 1), None)
+    if repeated is not None:
+        raise DataError(f"{table} names the image {repeated} more than once: keep one row of it")
+    missing = [key for key in keys if not (table.parent / key).is_file()]
+    if missing:
+        raise DataError(
+            f"{len(missing)} of {len(keys)} images of {table} are not there, such as {missing[0]}: "
+            "paths start from the folder of the table"
+        )
+    own = table.resolve()
+    name = set_name(own.parent.name if own.stem == USUAL else own.stem)
+    if all(label.isdecimal() for label in labels):
+        indices = [int(label) for label in labels]
+        names = [str(index) for index in range(max(indices) + 1)]
+        return FileSet(name, ALL, table.parent, keys, indices, names)
+    names = sorted(set(labels))
+    order = {label: index for index, label in enumerate(names)}
+    indices = [order[label] for label in labels]
+    return FileSet(name, ALL, table.parent, keys, indices, names, by_order=True)
+
+
+def _rows(table: Path) -> list[tuple[str, str]]:
+    try:
+        with table.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            absent = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+            if absent:
+                raise DataError(
+                    f"expected the columns path and label in {table}, and there is no {absent[0]}"
+                )
+            rows = [((row["path"] or "").strip(), (row["label"] or "").strip()) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"cannot read the table {table}: {error}") from error
+    for number, row in enumerate(rows, start=2):
+        if not all(row):
+            raise DataError(f"row {number} of {table} has no {COLUMNS[row.index('')]}: fill it in")
+    if not rows:
+        raise DataError(f"{table} names no images")
+    return rows
+
+
+SOURCES.register(
+    "csv",
+    Source("csv", "csv:FILE.csv, image files with their labels: columns path, label", load_csv),
+)

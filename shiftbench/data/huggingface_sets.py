@@ -1,0 +1,153 @@
+"""`hfds:NAME_OR_PATH`: data sets of the Hugging Face datasets library, from the hub or a folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from PIL.Image import Image
+
+from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.data.fingerprint import content_digest, remembered
+from shiftbench.data.folder import set_name
+from shiftbench.data.images import all_sized, decode_image
+from shiftbench.errors import DataError, UsageError
+from shiftbench.registry import unknown_name
+
+SPLITS = ("validation", "val", "test", "train")  # in order of preference
+SAVED = ("dataset_info.json", "dataset_dict.json")  # what `save_to_disk` leaves
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """One split behind the `ImageSet` seam; an image's key is its number."""
+
+    name: str
+    split: str
+    images: Any  # a table of one column, the images, not decoded: {"bytes", "path"} per row
+    column: str  # its name
+    labels: Sequence[int]
+    class_names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def keys(self) -> Sequence[str]:
+        """`test/00042`: the library fixes the order of each split."""
+        return [f"{self.split}/{index:05d}" for index in range(len(self))]
+
+    def __getitem__(self, index: int) -> tuple[Image, int]:
+        key = f"{self.keys[index]} of {self.name}"
+        try:
+            content = self._bytes(index)
+        except OSError as error:
+            raise DataError(f"cannot read image {key}: {error}") from error
+        return decode_image(content, key), self.labels[index]
+
+    def has_size(self, side: int) -> bool:
+        """By the headers of the images."""
+        return all_sized((BytesIO(self._bytes(index)) for index in range(len(self))), side)
+
+    def fingerprint(self, *, verify: bool = False) -> str:
+        """Digest of every image and label."""
+        digest = hashlib.sha256(self._content(verify).encode())
+        digest.update(repr(list(self.labels)).encode())
+        return digest.hexdigest()
+
+    def _bytes(self, index: int) -> bytes:
+        row = self.images[index][self.column]
+        content: bytes = row["bytes"] or Path(row["path"]).read_bytes()
+        return content
+
+    def _content(self, verify: bool) -> str:
+        if self.images[0][self.column]["bytes"] is None:  # the images stay in files of their own
+            files = [Path(row["path"]) for row in self.images[self.column]]
+            return content_digest(files, verify=verify)
+
+        def read() -> str:
+            digest = hashlib.sha256()
+            for index in range(len(self)):
+                digest.update(hashlib.sha256(self._bytes(index)).digest())
+            return digest.hexdigest()
+
+        tables = [Path(entry["filename"]) for entry in self.images.cache_files]
+        return remembered(tables, read, verify=verify) if tables else read()
+
+
+def load_hub_set(request: Request) -> HubSet:
+    """Opens a data set of the library; the network is used only when the request allows it."""
+    if request.path is None:
+        raise UsageError("data 'hfds' needs a name or a folder: write it as hfds:NAME_OR_PATH")
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"hfds:{request.path} needs the datasets library: pip install 'shiftbench[hfds]'"
+        ) from error
+    place = request.path
+    if not place.is_dir() and not request.download:
+        raise DataError(
+            f"there is no folder {place}: allow a download of that name from the hub (--download), "
+            "or check the path"
+        )
+    name = set_name(place.resolve().name if place.is_dir() else place.name)
+    try:
+        table, split = _open(datasets, place, request.split)
+    except UsageError:
+        raise
+    except Exception as error:  # the library raises whatever its file formats do
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(f"cannot open hfds:{place}: {lines[0]}") from error
+    image, label = _columns(datasets, table, name)
+    kind = table.features[label]
+    labels = [-1 if value is None else int(value) for value in table[label]]
+    if min(labels, default=-1) < 0:
+        raise DataError(f"the split {split} of {name} has images without labels: choose another")
+    names = getattr(kind, "names", None) or [str(index) for index in range(max(labels) + 1)]
+    images = table.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+    return HubSet(name, split, images, image, labels, names)
+
+
+def _open(datasets: Any, place: Path, split: str | None) -> tuple[Any, str]:
+    if any((place / name).is_file() for name in SAVED):
+        saved = datasets.load_from_disk(str(place))
+        if isinstance(saved, datasets.Dataset):
+            return saved, str(saved.split or "all")
+        chosen = _choose(place, list(saved), split)
+        return saved[chosen], chosen
+    chosen = _choose(place, datasets.get_dataset_split_names(str(place)), split)
+    return datasets.load_dataset(str(place), split=chosen), chosen
+
+
+def _choose(place: Path, there: Sequence[str], split: str | None) -> str:
+    if split is None:
+        return next((name for name in SPLITS if name in there), there[0])
+    if split not in there:
+        raise unknown_name(f"split of {place.name}", split, there)
+    return split
+
+
+def _columns(datasets: Any, table: Any, name: str) -> tuple[str, str]:
+    """The columns of images and of labels."""
+    kinds = table.features
+    images = [key for key, kind in kinds.items() if isinstance(kind, datasets.Image)]
+    labels = [key for key, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)]
+    labels += [key for key in ("label", "labels") if key in kinds and key not in labels]
+    if not images or not labels:
+        raise DataError(
+            f"expected a column of images and one of class labels in {name}, got "
+            f"{', '.join(kinds)}: choose a data set for image classification"
+        )
+    return images[0], labels[0]
+
+
+SOURCES.register(
+    "hfds",
+    Source("hfds", "hfds:NAME_OR_PATH, image classification sets of Hugging Face", load_hub_set),
+)

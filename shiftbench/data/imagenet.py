@@ -1,0 +1,42 @@
+"""`imagenet:PATH`: wnid folders, mapped to the standard indices of the 1000 classes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from timm.data import ImageNetInfo
+
+from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.data.folder import FileSet, class_folders, file_set, split_folder
+from shiftbench.errors import DataError
+
+
+@cache
+def _synsets() -> tuple[dict[str, int], list[str]]:
+    """Index by wnid, and what each class is called; the list comes with timm."""
+    info = ImageNetInfo("imagenet-1k")
+    wnids = info.label_names()
+    names = [info.index_to_description(index) for index in range(len(wnids))]
+    return {wnid: index for index, wnid in enumerate(wnids)}, names
+
+
+def load_imagenet(request: Request) -> FileSet:
+    """PATH holds `val/` or is the folder of wnid folders itself; any of the wnids may be absent."""
+    place = split_folder(request.path, request.split, source="imagenet")
+    index, names = _synsets()
+    folders = class_folders(place.root, source="imagenet")
+    strangers = [folder for folder in folders if folder not in index]
+    if strangers:
+        raise DataError(
+            f"folder {strangers[0]!r} in {place.root} is not one of the 1000 ImageNet wnids (such "
+            "as n01440764): sort the images into wnid folders, or use folder:PATH"
+        )
+    return file_set("imagenet", place, {wnid: index[wnid] for wnid in folders}, names)
+
+
+SOURCES.register(
+    "imagenet",
+    Source(
+        "imagenet", "imagenet:PATH, wnid folders (any of the 1000), PATH or PATH/val", load_imagenet
+    ),
+)

@@ -1,0 +1,110 @@
+"""`scenes`: an embedded, procedural data set with a camera that can really move.
+
+Every image is a function of (seed, split, index, camera offset) and needs no file. A scene is a
+continuous picture: a textured background, soft distractors, and one labeled object whose class
+is its outline together with its weave, a fine structure of about three to five pixels that a
+stride of two already under-samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+
+from PIL import Image
+from torch import Tensor
+
+from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.errors import UsageError
+from shiftbench.grid import ORIGIN, Offset
+from shiftbench.registry import unknown_name
+from shiftbench.scenes import sensor
+from shiftbench.scenes.world import CLASS_NAMES, draw_world
+
+SPLITS = {"train": 20_000, "val": 2_000, "test": 120}  # default number of images
+VERSION = 2  # goes into the fingerprint; changes whenever any pixel of any scene does
+
+
+class Scenes:
+    """The images of one split; implements `ImageSet` and `Camera`."""
+
+    name = "scenes"
+    class_names: Sequence[str] = CLASS_NAMES
+
+    def __init__(
+        self, split: str = "test", size: int | None = None, *, seed: int = 0, view: int = 64
+    ) -> None:
+        """Describes a split; nothing is rendered yet.
+
+        Args:
+            split: `train`, `val` or `test`; no scene is in two of them.
+            size: Number of images; the first n are the same scenes whatever the size.
+            seed: Another seed is another world.
+            view: Side in pixels of the images that indexing yields.
+        """
+        if split not in SPLITS:
+            raise unknown_name("split of scenes", split, SPLITS)
+        if size is not None and size < 1:
+            raise UsageError(f"scenes needs a size of at least 1 image, got {size}")
+        self.split = split
+        self.seed = seed
+        self.view = view
+        self._size = SPLITS[split] if size is None else size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @cached_property
+    def keys(self) -> Sequence[str]:
+        """One key per image, such as `test/00042`."""
+        return [f"{self.split}/{index:05d}" for index in range(self._size)]
+
+    @cached_property
+    def labels(self) -> Sequence[int]:
+        """Classes take turns, so that any leading part of a split is balanced."""
+        return [index % len(CLASS_NAMES) for index in range(self._size)]
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        if not 0 <= index < self._size:
+            raise IndexError(index)
+        pixels = self.render([index], self.view)[0].permute(1, 2, 0)  # (H, W, 3)
+        return Image.fromarray(pixels.numpy()), self.labels[index]
+
+    def has_size(self, side: int) -> bool:
+        """Never: scenes are rendered at whatever size is asked for, with what lies around."""
+        return False
+
+    def fingerprint(self, *, verify: bool = False) -> str:
+        """The scenes follow from version, seed, split and count alone, pixels included."""
+        identity = f"scenes/{VERSION}/{self.seed}/{self.split}/{self._size}"
+        return hashlib.sha256(identity.encode()).hexdigest()
+
+    def render(
+        self, indices: Sequence[int], view: int, margin: int = 0, offset: Offset = ORIGIN
+    ) -> Tensor:
+        """The scenes seen from `offset` pixels of a view of `view` pixels.
+
+        Returns:
+            uint8 (B, 3, view + 2 margin, view + 2 margin). More pixels see the same part of the
+            world more finely; a margin shows what lies around it.
+        """
+        world = draw_world(self.seed, self.split, indices)
+        return sensor.render(world, view, margin, offset)
+
+    def views(self, indices: Sequence[int], view: int, reach: int = 1) -> sensor.CameraViews:
+        """Prepares a batch for many offsets; those up to `reach` pixels share their renderings."""
+        world = draw_world(self.seed, self.split, indices)
+        return sensor.CameraViews(world, view, reach)
+
+
+def _load(request: Request) -> Scenes:
+    if request.path is not None:
+        raise UsageError(f"scenes has no files: write scenes, without ':{request.path}'")
+    return Scenes(request.split or "test")
+
+
+SOURCES.register(
+    "scenes",
+    Source("scenes", "embedded procedural scenes, 12 classes, with a camera that moves", _load),
+)

@@ -1,0 +1,160 @@
+"""`wds:PATTERN`: tar shards in the format of WebDataset, read from disk.
+
+A sample is the members of one name: `0001.jpg` with `0001.cls`, the class index in digits. A shard
+is indexed once and then read at any place, so that images have keys, an order and labels like those
+of any other data set, and shards need not be unpacked.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from PIL.Image import Image
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.data.fingerprint import content_digest
+from shiftbench.data.folder import ALL, SPLITS, set_name
+from shiftbench.data.images import all_sized, decode_image
+from shiftbench.errors import DataError, UsageError
+
+RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+@dataclass(frozen=True)
+class Member:
+    """Where the bytes of an image lie."""
+
+    shard: Path
+    start: int
+    size: int
+
+    def read(self) -> bytes:
+        """The bytes."""
+        with self.shard.open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.size)
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """The samples of some shards, in their order; a key is the shard's name and the sample's."""
+
+    name: str
+    split: str
+    keys: Sequence[str]
+    labels: Sequence[int]
+    members: Sequence[Member]
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The indices: shards know no names."""
+        return [str(index) for index in range(max(self.labels) + 1)]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: int) -> tuple[Image, int]:
+        return decode_image(self.members[index].read(), self.keys[index]), self.labels[index]
+
+    def has_size(self, side: int) -> bool:
+        """By the headers of the images."""
+        return all_sized((BytesIO(member.read()) for member in self.members), side)
+
+    def fingerprint(self, *, verify: bool = False) -> str:
+        """Digest of every shard, key and label."""
+        shards = list(dict.fromkeys(member.shard for member in self.members))
+        digest = hashlib.sha256(content_digest(shards, verify=verify).encode())
+        for key, label in zip(self.keys, self.labels, strict=True):
+            digest.update(f"\n{key}\0{label}".encode())
+        return digest.hexdigest()
+
+
+def find_shards(pattern: str) -> list[Path]:
+    """The files of `shard-{000..003}.tar`, of a pattern as in a shell, or of a folder."""
+    if Path(pattern).is_dir():
+        pattern = f"{glob.escape(pattern)}/*.tar"
+    found: list[Path] = []
+    for expanded in _ranges(pattern):
+        files = [Path(file) for file in sorted(glob.glob(expanded))]  # noqa: PTH207 (any pattern)
+        if not files:
+            raise DataError(f"there is no shard {expanded}: check the pattern after 'wds'")
+        found += files
+    return found
+
+
+def _ranges(pattern: str) -> Iterator[str]:
+    """Counts `{000..003}` out, with as many digits as the first number has."""
+    match = RANGE.search(pattern)
+    if match is None:
+        yield pattern
+        return
+    first, last = match.groups()
+    for number in range(int(first), int(last) + 1):
+        counted = f"{number:0{len(first)}d}"
+        yield from _ranges(pattern[: match.start()] + counted + pattern[match.end() :])
+
+
+def _samples(shard: Path) -> Iterator[tuple[str, Member, int]]:
+    """Key, image and label of every sample, in the order of the shard's images."""
+    images: dict[str, Member] = {}
+    labels: dict[str, int] = {}
+    try:
+        with tarfile.open(shard, "r:") as tar:
+            for entry in tar:
+                folder, slash, file = entry.name.rpartition("/")
+                sample, _, ending = file.partition(".")  # up to the first dot, as WebDataset does
+                key = f"{shard.stem}/{folder}{slash}{sample}"
+                if not entry.isfile() or not sample:
+                    continue
+                if ending == "cls":
+                    text = (tar.extractfile(entry) or BytesIO()).read().decode("ascii", "replace")
+                    if not text.strip().isdecimal():
+                        raise DataError(
+                            f"expected a class index in {entry.name} of {shard}, got {text[:20]!r}"
+                        )
+                    labels[key] = int(text)
+                elif f".{ending.lower()}" in IMG_EXTENSIONS:
+                    if key in images:
+                        raise DataError(f"{shard} has two images of the sample {key}: keep one")
+                    images[key] = Member(shard, entry.offset_data, entry.size)
+    except (tarfile.TarError, OSError) as error:
+        raise DataError(f"{shard} is not a tar file without compression: {error}") from error
+    for key, member in images.items():
+        if key not in labels:
+            raise DataError(f"the sample {key} of {shard} has no label: expected a member .cls")
+        yield key, member, labels[key]
+
+
+def load_shards(request: Request) -> ShardSet:
+    """Indexes the shards; nothing is unpacked."""
+    if request.path is None:
+        raise UsageError("data 'wds' needs shards: write it as wds:PATTERN")
+    shards = find_shards(str(request.path))
+    samples = [sample for shard in shards for sample in _samples(shard)]
+    if not samples:
+        raise DataError(f"there are no images with labels in the shards {request.path}")
+    keys, members, labels = zip(*samples, strict=True)
+    if len(set(keys)) < len(keys):
+        raise DataError(f"two shards of {request.path} have one name and the same samples")
+    folder = shards[0].resolve().parent
+    split = folder.name if folder.name in SPLITS else ALL
+    for word in SPLITS:  # val-000.tar
+        if all(shard.name.startswith(word) for shard in shards):
+            split = word
+    if request.split not in (None, split):
+        raise UsageError(f"the shards are of the split {split!r}, got {request.split!r}")
+    home = folder.parent if folder.name in SPLITS else folder
+    return ShardSet(set_name(home.name), split, keys, labels, members)
+
+
+SOURCES.register(
+    "wds", Source("wds", "wds:PATTERN, tar shards of WebDataset: images and .cls", load_shards)
+)

@@ -1,0 +1,124 @@
+"""Agreement of several random views: all of k crops, or rolls, get one answer.
+
+The polyphase papers (Chaman and Dokmanic 2021 and those after it) report consistency like this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from shiftbench.errors import UsageError
+from shiftbench.grid import Offset
+from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Request, Shard, column
+from shiftbench.metrics.predictions import predict_at
+from shiftbench.metrics.random_views import CONSISTENCIES
+from shiftbench.scores import ScoreName
+
+FAMILY = "agreement"
+VIEWS = {"crop": "crop", "roll": "integer"}  # the consistency whose second view is drawn
+
+
+@dataclass(frozen=True)
+class Agreement(Metric):
+    """Whether k random views of an image all get the same class."""
+
+    views: int  # k
+    kind: str = "crop"  # or roll: cyclic shifts by whole pixels
+    span: int = 0  # how far the draws go, in pixels
+    seed: int = 0
+
+    summary = "all of k random crops, or rolls, get one answer: agreement:5, agreement:5:roll"
+
+    @classmethod
+    def arguments(cls) -> Sequence[str]:
+        """Five views are usual."""
+        return ("5", "5:roll")
+
+    @classmethod
+    def plan(cls, argument: str, request: Request) -> Agreement:
+        """`5` crops, or `5:roll`."""
+        number, _, kind = (argument or "5").partition(":")
+        kind = kind or "crop"
+        if not number.isdecimal() or int(number) < 2 or kind not in VIEWS:
+            raise UsageError(
+                f"expected agreement:K or agreement:K:roll with K of 2 or more, got {argument!r}"
+            )
+        span = CONSISTENCIES.get(VIEWS[kind]).span(request.view, request.resize)
+        return cls(int(number), kind, span, request.seed)
+
+    @classmethod
+    def load(cls, settings: Mapping[str, Any]) -> Agreement:
+        """The draws of a record."""
+        return cls(**settings)
+
+    @property
+    def label(self) -> str:
+        """`5`, or `5:roll`."""
+        return str(self.views) if self.kind == "crop" else f"{self.views}:{self.kind}"
+
+    @property
+    def name(self) -> str:
+        """`agreement_5`."""
+        return ScoreName(FAMILY, self.label).stem
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Whether all views agree."""
+        return (f"agreement_{self.label}",)
+
+    def settings(self) -> dict[str, Any]:
+        """How the views were drawn."""
+        return {"views": self.views, "kind": self.kind, "span": self.span, "seed": self.seed}
+
+    def conditions(self) -> dict[str, Any]:
+        """The same draws; how far they go follows from the size of the view."""
+        return {"seed": self.seed}
+
+    def score_names(self) -> list[ScoreName]:
+        """One."""
+        return [ScoreName(FAMILY, self.label)]
+
+    def margin(self) -> int:
+        """What the draws read."""
+        return CONSISTENCIES.get(VIEWS[self.kind]).margin(self.span)
+
+    def passes(self, before: pd.DataFrame) -> int:
+        """Every view."""
+        return len(before) * self.views
+
+    def offsets(self, key: str) -> list[Offset]:
+        """The views of one image: they follow from seed and key."""
+        kind = CONSISTENCIES.get(VIEWS[self.kind])
+        return [
+            kind.pair(key, self.span, seed=self.seed, repeat=i).second for i in range(self.views)
+        ]
+
+    def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
+        """Asks about one view of every image at a time."""
+        views = shard.views(CONSISTENCIES.get(VIEWS[self.kind]).shift)
+        drawn = [self.offsets(key) for key in shard.keys]
+        answers = [
+            predict_at(shard.model, views, [o[i] for o in drawn], batch_size=shard.batch_size)
+            for i in range(self.views)
+        ]
+        predictions = np.stack([answer.prediction for answer in answers])  # (views, B)
+        return pd.DataFrame(
+            {
+                self.columns[0]: (predictions == predictions[0]).all(0),
+                NEAR_TIE: np.any([answer.near_tie for answer in answers], axis=0),
+                PASSES: self.views,
+            }
+        )
+
+    def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
+        """1 where all views agree."""
+        return {ScoreName(FAMILY, self.label): column(rows, self.columns[0])}
+
+
+METRICS.register(FAMILY, Agreement)

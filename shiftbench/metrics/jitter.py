@@ -1,0 +1,79 @@
+"""Jitter: how much the true class's score moves while the view slides along the diagonal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from shiftbench.grid import Offset
+from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Shard, column
+from shiftbench.metrics.predictions import predict_at
+from shiftbench.scores import ScoreName
+
+FAMILY = "jitter"
+STEPS = range(-5, 5)  # pixels, down and to the right alike
+
+
+@dataclass(frozen=True)
+class Jitter(Metric):
+    """The variance over ten diagonal crops of the true class's logit, and of its probability."""
+
+    summary = "variance of the true class's logit and probability over diagonal shifts"
+    name = FAMILY
+    columns = ("jitter_logit", "jitter_probability")
+
+    def score_names(self) -> list[ScoreName]:
+        """Both."""
+        return [ScoreName(FAMILY, "logit"), ScoreName(FAMILY, "probability")]
+
+    def unit(self, name: ScoreName) -> str:
+        """Squares of logits, or of probabilities."""
+        return "variance"
+
+    def lower_is_better(self, name: ScoreName) -> bool:
+        """Steady answers do not vary."""
+        return True
+
+    def margin(self) -> int:
+        """As far as the view slides."""
+        return max(map(abs, STEPS))
+
+    def passes(self, before: pd.DataFrame) -> int:
+        """Every step."""
+        return len(before) * len(STEPS)
+
+    def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
+        """Takes the population variance of each image."""
+        views, count = shard.views("crop"), len(shard.keys)
+        label = torch.from_numpy(shard.labels)[:, None]
+        answers = [
+            predict_at(
+                shard.model,
+                views,
+                [Offset(float(step), float(step))] * count,
+                batch_size=shard.batch_size,
+            )
+            for step in STEPS
+        ]
+        logits = torch.stack([a.logits.double().gather(1, label)[:, 0] for a in answers])
+        probabilities = np.stack([answer.probability(shard.labels) for answer in answers])
+        return pd.DataFrame(
+            {
+                "jitter_logit": logits.var(0, correction=0).numpy(),
+                "jitter_probability": probabilities.var(0),
+                NEAR_TIE: False,  # no class is chosen
+                PASSES: len(STEPS),
+            }
+        )
+
+    def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
+        """The variances."""
+        kinds = ("logit", "probability")
+        return {ScoreName(FAMILY, kind): column(rows, f"jitter_{kind}") for kind in kinds}
+
+
+METRICS.register(FAMILY, Jitter)

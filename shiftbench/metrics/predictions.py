@@ -1,0 +1,153 @@
+"""Asking a model: batches of views at chosen offsets, and answers that can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shiftbench.errors import DataError, ModelError, UsageError, no_images
+from shiftbench.grid import ORIGIN, Offset
+from shiftbench.shifts.base import Views
+
+Model = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, classes)
+
+# Below this difference between the two largest logits, rounding decides which class wins.
+NEAR_TIE = 1e-5
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model said about a batch."""
+
+    logits: Tensor  # (B, classes), float32 or float64, on the CPU
+    rounding: float = 0.0  # relative error of a logit in the model's arithmetic, beyond float32's
+
+    def take(self, rows: NDArray[np.int64]) -> Predictions:
+        """The answers about some of the images."""
+        return replace(self, logits=self.logits[torch.from_numpy(rows)])
+
+    @property
+    def prediction(self) -> NDArray[np.int64]:
+        """The class with the largest logit, (B,)."""
+        best: NDArray[np.int64] = self.logits.argmax(1).numpy()
+        return best
+
+    @property
+    def near_tie(self) -> NDArray[np.bool_]:
+        """Whether rounding may have decided which class won, (B,)."""
+        best = self.logits.topk(2, dim=1).values  # (B, 2)
+        bound = (self.rounding * self.logits.abs().amax(1)).clamp(min=NEAR_TIE)
+        close: NDArray[np.bool_] = (best[:, 0] - best[:, 1] < bound).numpy()
+        return close
+
+    def margin(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The logit of the label minus the best other logit, (B,); positive when right."""
+        check_labels(labels, self.logits.shape[1])
+        index = torch.from_numpy(labels)[:, None]
+        own = self.logits.gather(1, index)[:, 0]
+        other = self.logits.scatter(1, index, -torch.inf).amax(1)
+        difference: NDArray[np.float64] = (own - other).double().numpy()
+        return difference
+
+    def probability(self, classes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The softmax probability of one chosen class per image, (B,)."""
+        chosen = self.logits.double().softmax(1).gather(1, torch.from_numpy(classes)[:, None])
+        probability: NDArray[np.float64] = chosen[:, 0].numpy()
+        return probability
+
+
+# Not inference_mode: a model may keep tensors it makes here (say, a table of positions), and those
+# must stay usable for training afterwards.
+@torch.no_grad()
+def predict(model: Model, images: Tensor) -> Predictions:
+    """Runs the model on a batch and checks that it answered with finite rows of logits."""
+    output: object = model(images)
+    if not isinstance(output, Tensor):
+        raise ModelError(
+            f"expected the model to return a tensor of logits, got {type(output).__name__}. "
+            "Wrap it in a function that returns the logits alone, such as "
+            "lambda x: model(x).logits"
+        )
+    if output.ndim != 2 or len(output) != len(images) or output.shape[1] < 2:
+        raise ModelError(
+            f"expected logits of shape ({len(images)}, classes) with at least 2 classes, got "
+            f"{tuple(output.shape)}. The model must return one row of class scores per image"
+        )
+    logits = output.detach().to("cpu", torch.promote_types(output.dtype, torch.float32))
+    finite = logits.isfinite().all(1)
+    if not finite.all():
+        bad = int((~finite).sum())
+        raise ModelError(
+            f"expected finite logits, got NaN or infinity for {bad} of {len(images)} images in a "
+            "batch. Check the weights and the images, or use a higher precision"
+        )
+    return Predictions(logits, getattr(model, "rounding", _rounding(output.dtype)))
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    """The relative error of one rounding to a format shorter than float32; 0 for the others."""
+    return torch.finfo(dtype).eps / 2 if dtype.is_floating_point and dtype.itemsize < 4 else 0.0
+
+
+def assemble(views: Views, offsets: Sequence[Offset], rows: Sequence[int]) -> Tensor:
+    """One batch in which image `rows[i]` is seen at `offsets[i]`, neighbors at a time."""
+    groups = []
+    start = 0
+    for offset, same in groupby(offsets):
+        stop = start + len(list(same))
+        groups.append(views(offset, torch.tensor(rows[start:stop], dtype=torch.long)))
+        start = stop
+    return groups[0] if len(groups) == 1 else torch.cat(groups)
+
+
+def predict_at(
+    model: Model, views: Views, offsets: Sequence[Offset], *, batch_size: int
+) -> Predictions:
+    """What the model says about every image of a batch, image i seen at `offsets[i]`."""
+    check_batch_size(batch_size)
+    parts = [
+        predict(model, assemble(views, offsets[chunk.start : chunk.stop], chunk))
+        for chunk in _chunks(len(offsets), batch_size)
+    ]
+    if not parts:
+        raise no_images()
+    return replace(parts[0], logits=torch.cat([part.logits for part in parts]))
+
+
+def predict_clean(model: Model, views: Views, count: int, *, batch_size: int) -> Predictions:
+    """What the model says about `count` images at (0, 0).
+
+    Every search and every consistency of the same images starts from these answers: get them once
+    and pass them on.
+    """
+    return predict_at(model, views, [ORIGIN] * count, batch_size=batch_size)
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Refuses a batch size below one."""
+    if batch_size < 1:
+        raise UsageError(f"expected a batch size of 1 or more, got {batch_size}")
+
+
+def check_labels(labels: NDArray[np.int64], classes: int) -> None:
+    """Refuses labels that the model has no class for."""
+    if len(labels) and labels.min() < 0:
+        raise DataError(
+            f"expected labels of 0 or more, got {labels.min()}. Number the classes from 0"
+        )
+    if len(labels) and labels.max() >= classes:
+        raise ModelError(
+            f"the model knows {classes} classes, so labels must lie in 0..{classes - 1}, but "
+            f"label {labels.max()} occurs. Use a model trained on the classes of these images"
+        )
+
+
+def _chunks(count: int, size: int) -> Iterator[range]:
+    for start in range(0, count, size):
+        yield range(start, min(start + size, count))

@@ -1,0 +1,278 @@
+"""The worst case over a grid of offsets: one pass for the whole curve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from shiftbench.errors import UsageError, no_images
+from shiftbench.grid import Grid, Offset
+from shiftbench.metrics.draws import keyed_sample
+from shiftbench.metrics.predictions import (
+    Model,
+    Predictions,
+    assemble,
+    check_batch_size,
+    check_labels,
+    predict,
+)
+from shiftbench.shifts.base import Views
+from shiftbench.statistics import Score, mean_score
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Which offsets a search visits."""
+
+    samples: int | None = None  # random offsets per image besides (0, 0); None: the whole grid
+    full: bool = False  # go on after an image broke, to know every offset's accuracy
+
+    @classmethod
+    def parse(cls, text: str) -> Mode:
+        """Reads `exhaustive`, `full_grid` or `sampled:K`."""
+        if text == "exhaustive":
+            return cls()
+        if text == "full_grid":
+            return cls(full=True)
+        name, _, count = text.partition(":")
+        if name == "sampled" and count.isdecimal() and int(count) > 0:
+            return cls(samples=int(count))
+        raise UsageError(
+            f"unknown search mode {text!r}. Known: exhaustive, full_grid, sampled:K with K random "
+            "offsets per image, such as sampled:20"
+        )
+
+    def __str__(self) -> str:
+        if self.samples is not None:
+            return f"sampled:{self.samples}"
+        return "full_grid" if self.full else "exhaustive"
+
+    def is_exact(self, grid: Grid) -> bool:
+        """Whether the search sees every offset; if not, its scores are upper bounds."""
+        return self.samples is None or self.samples >= len(grid) - 1
+
+    def visits(self, grid: Grid, keys: Sequence[str], seed: int) -> NDArray[np.int64]:
+        """For each image the offsets to visit, as ascending indices into `grid.offsets`.
+
+        (0, 0) comes first, and rings never decrease, so the first failure is the smallest ring.
+        """
+        if self.is_exact(grid):
+            return np.broadcast_to(np.arange(len(grid)), (len(keys), len(grid)))
+        assert self.samples is not None
+        others = len(grid) - 1
+        rows = [
+            [0, *(1 + i for i in keyed_sample(seed, "search", key, others, self.samples))]
+            for key in keys
+        ]
+        return np.array(rows, dtype=np.int64).reshape(len(keys), 1 + self.samples)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a search found, image by image.
+
+    >>> import torch
+    >>> from shiftbench.shifts import SHIFTS
+    >>> views = SHIFTS.get("cyclic").views(torch.rand(2, 3, 8, 8), 0)
+    >>> trace = search(lambda x: x.flatten(1)[:, :2], views, [0, 0], Grid(1), batch_size=4)
+    >>> trace.forward_passes <= 2 * 9
+    True
+    """
+
+    broken_radius: NDArray[np.float64]  # smallest ring with a wrong answer; NaN: never wrong
+    dy: NDArray[np.float64]  # the first offset with a wrong answer; NaN: never wrong
+    dx: NDArray[np.float64]
+    prediction: NDArray[np.float64]  # the wrong answer it got there; NaN: never wrong
+    near_tie: NDArray[np.bool_]  # rounding may have decided an answer of the model
+    passes: NDArray[np.int64]  # how often the model saw the image
+    reach: NDArray[np.int64]  # rings searched; -1: none
+    exact: bool  # False: only some offsets were tried, so survivors are an upper bound
+    correct: NDArray[np.bool_] | None = None  # (images, offsets), when the full grid was asked for
+    worst_margin: NDArray[np.float64] | None = None  # smallest margin of the label over the grid
+
+    @property
+    def forward_passes(self) -> int:
+        """How many images went through the model, each offset counted."""
+        return int(self.passes.sum())
+
+    def adversarial_accuracy(self, s: int) -> Score:
+        """The fraction of images that are right at every offset up to ring `s`."""
+        return adversarial_accuracy(self.broken_radius, s)
+
+
+def survives(broken_radius: NDArray[np.float64], s: int) -> NDArray[np.bool_]:
+    """Which images are right at every offset up to ring `s`; NaN: never broken.
+
+    >>> survives(np.array([0.0, 2.0, np.nan]), 1).tolist()
+    [False, True, True]
+    """
+    kept: NDArray[np.bool_] = ~(broken_radius <= s)
+    return kept
+
+
+def adversarial_accuracy(broken_radius: ArrayLike | pd.Series, s: int) -> Score:
+    """The fraction of images whose smallest broken ring lies beyond `s` or does not exist.
+
+    Args:
+        broken_radius: Per image; NaN or null when no offset broke it.
+        s: The largest ring, in steps of the grid. Rings the search never visited look unbroken:
+            ask only up to the radius of the grid.
+
+    >>> adversarial_accuracy([0, 2, None, None], 1).value
+    0.75
+    """
+    radius = pd.Series(broken_radius).astype("Float64").to_numpy(np.float64, na_value=np.nan)
+    if len(radius) == 0:
+        raise no_images()
+    return mean_score(survives(np.asarray(radius, dtype=np.float64), s))
+
+
+def search(
+    model: Model,
+    views: Views,
+    labels: ArrayLike,
+    grid: Grid,
+    *,
+    batch_size: int,
+    mode: Mode | str = "exhaustive",
+    unshifted: Predictions | None = None,
+    keys: Sequence[str] | None = None,
+    seed: int = 0,
+    inner: Trace | None = None,
+) -> Trace:
+    """Finds for each image the smallest ring of the grid that holds a wrong answer.
+
+    Every image visits its offsets from the inside out and leaves at its first wrong answer. A
+    batch takes the waiting images whose next offset comes first in the grid: all images advance
+    nearly in step, a batch holds few distinct offsets, and it is full as long as `batch_size`
+    images are left. Give it several batches' worth of images at a time, so that the end of the
+    search, when fewer are left, weighs little. What an image visits does not depend on the others,
+    so neither does its result.
+
+    Args:
+        model: Maps images (B, C, H, W) to logits (B, classes).
+        views: The images, prepared by a kind of shift.
+        labels: One class index per image.
+        grid: The offsets to search.
+        batch_size: How many images the model sees at once.
+        mode: `exhaustive`; `full_grid`, which also keeps every image at every offset in
+            `Trace.correct`; or `sampled:K`, which tries K random offsets per image, so that its
+            adversarial accuracy is an upper bound (`Trace.exact` is False).
+        unshifted: The answers at (0, 0) when they are known already: they are not asked again.
+        keys: A stable name per image, which random offsets follow from; by default its position.
+        seed: Another seed, other random offsets.
+        inner: What an exact search of smaller grids with the same step found, image by image: its
+            rings are not searched again.
+
+    Raises:
+        ModelError: The model's answers are not finite logits for the classes of the labels.
+        DataError: There are no images, or negative labels.
+        UsageError: The mode is unknown, or the batch size is below 1.
+    """
+    check_batch_size(batch_size)
+    truth = np.asarray(labels, dtype=np.int64)
+    if len(truth) == 0:
+        raise no_images()
+    names = [str(i) for i in range(len(truth))] if keys is None else keys
+    ledger = _Ledger(truth, grid, mode if isinstance(mode, Mode) else Mode.parse(mode), names, seed)
+    if inner is not None:
+        ledger.go_on_from(inner)
+    if unshifted is not None:
+        new = np.flatnonzero(ledger.step == 0)
+        ledger.note(new, np.zeros_like(new), unshifted.take(new), asked=False)
+    while True:
+        rows, indices = ledger.next_batch(batch_size)
+        if len(rows) == 0:
+            return ledger.trace()
+        images = assemble(views, [grid.offsets[i] for i in indices], rows.tolist())
+        ledger.note(rows, indices, predict(model, images))
+
+
+class _Ledger:
+    """Which offsets each image has still to visit, and what was found so far.
+
+    Offsets go by their index in `grid.offsets`.
+    """
+
+    def __init__(
+        self, truth: NDArray[np.int64], grid: Grid, mode: Mode, keys: Sequence[str], seed: int
+    ) -> None:
+        self.truth, self.grid, self.mode = truth, grid, mode
+        self.visits = mode.visits(grid, keys, seed)  # (images, visits)
+        self.step = np.zeros(len(truth), dtype=np.int64)  # how many visits are done
+        self.passes = np.zeros(len(truth), dtype=np.int64)
+        self.first_wrong = np.full(len(truth), -1)
+        self.prediction = np.full(len(truth), np.nan)  # the answer given there
+        self.near_tie = np.zeros(len(truth), dtype=bool)
+        shape = (len(truth), len(grid))
+        self.correct = np.zeros(shape, dtype=bool) if mode.full else None
+        self.worst_margin = np.full(len(truth), np.inf) if mode.full else None
+
+    def go_on_from(self, inner: Trace) -> None:
+        """Enters what is known of the inner rings."""
+        assert self.mode.is_exact(self.grid), "random offsets of two grids have nothing in common"
+        index = {offset: i for i, offset in enumerate(self.grid)}
+        for row in np.flatnonzero(inner.reach >= 0):
+            self.step[row] = len(self.grid.up_to(int(inner.reach[row])))
+            if not np.isnan(inner.broken_radius[row]):
+                self.first_wrong[row] = index[Offset(inner.dy[row], inner.dx[row])]
+                self.prediction[row] = inner.prediction[row]
+        if self.correct is not None and inner.correct is not None:
+            self.correct[:, : inner.correct.shape[1]] = inner.correct
+        if self.worst_margin is not None and inner.worst_margin is not None:
+            known = inner.reach >= 0
+            self.worst_margin[known] = inner.worst_margin[known]
+
+    def next_batch(self, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The images that come next, at most `size`, and the offset each is to be seen at."""
+        unfinished = self.step < self.visits.shape[1]
+        waiting = np.flatnonzero(unfinished & (self.mode.full | (self.first_wrong < 0)))
+        upcoming = self.visits[waiting, self.step[waiting]]
+        chosen = np.argsort(upcoming, kind="stable")[:size]
+        return waiting[chosen], upcoming[chosen]
+
+    def note(
+        self,
+        rows: NDArray[np.int64],
+        indices: NDArray[np.int64],
+        answers: Predictions,
+        *,
+        asked: bool = True,
+    ) -> None:
+        """Enters the answers about images `rows`, seen at offsets `indices`."""
+        check_labels(self.truth[rows], answers.logits.shape[1])
+        right = answers.prediction == self.truth[rows]
+        unbroken = self.first_wrong[rows] < 0
+        # What follows the first wrong answer decides nothing, so its ties do not count.
+        self.near_tie[rows] |= answers.near_tie & unbroken
+        newly = unbroken & ~right
+        self.first_wrong[rows[newly]] = indices[newly]
+        self.prediction[rows[newly]] = answers.prediction[newly]
+        if self.correct is not None:
+            self.correct[rows, indices] = right
+        if self.worst_margin is not None:
+            np.minimum.at(self.worst_margin, rows, answers.margin(self.truth[rows]))
+        self.step[rows] += 1
+        self.passes[rows] += asked
+
+    def trace(self) -> Trace:
+        """What was found."""
+        broken = self.first_wrong >= 0
+        places = np.array([(offset.dy, offset.dx) for offset in self.grid])[self.first_wrong]
+        rings = np.array(self.grid.rings)[self.first_wrong]
+        return Trace(
+            broken_radius=np.where(broken, rings, np.nan),
+            dy=np.where(broken, places[:, 0], np.nan),
+            dx=np.where(broken, places[:, 1], np.nan),
+            prediction=self.prediction,
+            near_tie=self.near_tie,
+            passes=self.passes,
+            reach=np.full(len(self.truth), self.grid.radius),
+            exact=self.mode.is_exact(self.grid),
+            correct=self.correct,
+            worst_margin=self.worst_margin,
+        )

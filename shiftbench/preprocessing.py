@@ -1,0 +1,238 @@
+"""How an image becomes a canvas: resize, center crop, margin, padding (docs/protocol.md).
+
+The canvas is the view a model sees plus a margin on each side that shifts read from. The place of
+the view in the image does not depend on the margin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL.Image import Image
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as transforms
+
+from aft_models.presets import CROP_PCT
+from shiftbench.errors import UsageError
+from shiftbench.registry import unknown_name
+
+Pixels = NDArray[np.uint8]  # (H, W, 3)
+Pad = Literal["none", "reflect", "zeros"]
+CropMode = Literal["center", "squash", "border"]  # timm's words
+
+PAPER_RATIO = 1 / CROP_PCT  # 256 / 224: the resize of the paper and of most evaluations
+
+INTERPOLATIONS = {mode.value: mode for mode in InterpolationMode}
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What a model's weights expect of an image."""
+
+    input_size: int  # S: height and width of the view in pixels
+    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
+    std: tuple[float, ...]
+    interpolation: str = "bicubic"  # nearest, bilinear, bicubic, lanczos, ...
+    # The model's own recipe, used only when it is asked for: the part of the resized image that the
+    # view keeps, and what the resize does to it (geometry.CropMode).
+    crop_pct: float = CROP_PCT
+    crop_mode: str = "center"
+    canvas: int | None = None  # to what weights for finished images (CIFAR) had them enlarged
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Which pixels of an image a canvas holds."""
+
+    view: int  # S: side of what the model sees
+    resize: int  # R: the shorter side of the image after resizing
+    margin: int  # m: pixels around the view on each side
+    interpolation: str  # of the resize
+    pad: Pad = "none"  # what fills a margin the image cannot: an error, reflected or black pixels
+    crop: str = "paper"  # where R comes from: the rule of the paper, the model's recipe, a fraction
+    rendered: bool = False  # drawn on the pixel lattice of the view: no resize, any margin
+    crop_mode: CropMode = "center"  # R is the shorter side; squash: both sides; border: the longer
+    fill: tuple[int, ...] | None = None  # color of the border
+
+    @property
+    def side(self) -> int:
+        """Side of the canvas."""
+        return self.view + 2 * self.margin
+
+    def to_json(self) -> dict[str, Any]:
+        """What the record carries; `Geometry(**content)` reads it back."""
+        content = asdict(self)
+        if self.crop_mode == "center":  # as nearly always, and in records that know no other
+            del content["crop_mode"], content["fill"]
+        return content
+
+    def canvas(self, image: Image) -> Tensor:
+        """Resizes and crops an RGB image to its canvas: uint8 (3, S + 2m, S + 2m)."""
+        size, mode = self._size(image), INTERPOLATIONS[self.interpolation]
+        pixels = np.asarray(transforms.resize(image, size, mode, antialias=True))  # (H, W, 3)
+        rows, above = self._span(pixels.shape[0])
+        columns, left = self._span(pixels.shape[1])
+        window = pixels[rows, columns]
+        below, right = self.side - above - window.shape[0], self.side - left - window.shape[1]
+        if above or below or left or right:
+            window = self._filled(window, ((above, below), (left, right), (0, 0)))
+        return torch.from_numpy(np.ascontiguousarray(window.transpose(2, 0, 1)))
+
+    def _size(self, image: Image) -> list[int]:
+        """Height and width after the resize; a single number is the shorter side."""
+        if self.crop_mode == "center":
+            return [self.resize]
+        if self.crop_mode == "squash":
+            return [self.resize, self.resize]
+        ratio = max(image.size) / self.resize
+        return [round(image.height / ratio), round(image.width / ratio)]
+
+    def _filled(self, window: Pixels, widths: tuple[tuple[int, int], ...]) -> Pixels:
+        if self.fill is not None:
+            bordered = np.empty((self.side, self.side, 3), dtype=np.uint8)
+            bordered[:] = self.fill
+            (above, _), (left, _), _ = widths
+            bordered[above : above + window.shape[0], left : left + window.shape[1]] = window
+            return bordered
+        assert self.pad != "none", "geometry_for refuses a margin that the image lacks"
+        return np.pad(window, widths, "reflect" if self.pad == "reflect" else "constant")
+
+    def _span(self, length: int) -> tuple[slice, int]:
+        """Which pixels of an axis the canvas covers, and how many it lacks before the first."""
+        # torchvision's CenterCrop of the view; subtracting the margin afterwards keeps the place
+        # of the view, which rounding (length - side) / 2 would move for every other margin.
+        start = round((length - self.view) / 2) - self.margin
+        if length < self.view:  # only a border: the odd pixel goes after the image, as in timm
+            start = -((self.view - length) // 2)
+        return slice(max(start, 0), min(start + self.side, length)), max(-start, 0)
+
+
+def _paper(recipe: Preprocessing, finished: bool) -> int:
+    """R by the one rule for every model: 256 / 224 of the view, but no resize of finished images.
+
+    Images that already are as large as the view, such as CIFAR for a network made for it, stay as
+    they are, unless the weights say that they were trained on such images enlarged.
+    """
+    if finished:
+        return recipe.canvas or recipe.input_size
+    return round(recipe.input_size * PAPER_RATIO)
+
+
+def _resize(recipe: Preprocessing, crop_pct: str | float, finished: bool) -> int:
+    if crop_pct == "paper":
+        return _paper(recipe, finished)
+    try:
+        fraction = recipe.crop_pct if crop_pct == "model" else float(crop_pct)
+    except ValueError:
+        raise unknown_name("crop fraction", str(crop_pct), ("paper", "model", "0.875")) from None
+    if not 0 < fraction <= 1:
+        raise UsageError(
+            f"a crop fraction lies in (0, 1], got {fraction:g}: 0.875 means 224 of 256"
+        )
+    # timm floors; 224 / (224 / 232) must stay 232
+    return math.floor(recipe.input_size / fraction + 1e-6)
+
+
+def geometry_for(
+    preprocessing: Preprocessing,
+    *,
+    crop_pct: str | float = "paper",
+    margin: int = 0,
+    pad: str = "none",
+    finished: bool = False,
+    rendered: bool = False,
+    shift: str = "this shift",
+) -> Geometry:
+    """The canvas of a model with a margin for its shifts.
+
+    >>> half = (0.5, 0.5, 0.5)
+    >>> geometry_for(Preprocessing(224, half, half)).resize
+    256
+    >>> geometry_for(Preprocessing(32, half, half), finished=True).resize
+    32
+
+    Args:
+        preprocessing: What the model's weights expect.
+        crop_pct: `paper` (R = S 256 / 224 for every model; images of S x S are not resized),
+            `model` (its own recipe, squashing and borders included), or a fraction.
+        margin: Pixels around the view.
+        pad: What fills the margin where the image ends: `none` (an error), `reflect`, `zeros`.
+        finished: All images of the data set have S x S pixels already (`ImageSet.has_size`).
+        rendered: The data set draws the canvas itself, so every margin is there.
+        shift: What needs the margin, for the error.
+    """
+    view = preprocessing.input_size
+    if pad not in get_args(Pad):
+        raise unknown_name("padding", pad, get_args(Pad))
+    if preprocessing.interpolation not in INTERPOLATIONS:
+        raise unknown_name("interpolation", preprocessing.interpolation, INTERPOLATIONS)
+    mode = preprocessing.crop_mode if crop_pct == "model" else "center"
+    if mode not in get_args(CropMode):
+        raise unknown_name("crop mode", mode, get_args(CropMode))
+    if margin < 0:
+        raise UsageError(f"a margin has 0 or more pixels, got {margin}")
+    resize = _resize(preprocessing, crop_pct, finished)
+    if margin and not rendered:
+        _require_room(view, resize, margin, pad, finished, mode, shift)
+    return Geometry(
+        view=view,
+        resize=resize,
+        margin=margin,
+        interpolation=preprocessing.interpolation,
+        pad=pad,  # type: ignore[arg-type]
+        crop=str(crop_pct),
+        rendered=rendered,
+        crop_mode=mode,  # type: ignore[arg-type]
+        fill=tuple(round(255 * value) for value in preprocessing.mean)
+        if mode == "border"
+        else None,
+    )
+
+
+def _require_room(
+    view: int, resize: int, margin: int, pad: str, finished: bool, mode: str, shift: str
+) -> None:
+    """Refuses a margin that the images do not have."""
+    room = max(resize - view, 0) // 2
+    if mode == "border":
+        raise UsageError(
+            f"{shift} needs {margin} pixels around the view, and the model's own recipe frames the "
+            "image with a border instead: use --crop-pct paper, or attacks that need no margin"
+        )
+    if margin <= room or pad != "none":
+        return
+    enough = math.floor(1000 * view / (view + 2 * margin)) / 1000
+    there = (
+        f"the images have {view} px and are not resized"
+        if finished and resize == view
+        else f"resizing to {resize} px leaves {room}"
+    )
+    smaller = "choose a smaller max shift, or " if room else ""
+    raise UsageError(
+        f"{shift} needs {margin} pixels around the view of {view} px, but {there}: {smaller}fill "
+        f"the margin with --pad reflect or zeros, or resize larger with --crop-pct {enough:g}"
+    )
+
+
+def normalize(
+    canvas: Tensor,
+    mean: Sequence[float],
+    std: Sequence[float],
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Bytes (B, C, H, W) to what the weights expect: scaled to [0, 1], minus mean, over std."""
+    shape = (-1, 1, 1)
+    center = torch.tensor(mean, dtype=dtype, device=canvas.device).view(shape)
+    scale = torch.tensor(std, dtype=dtype, device=canvas.device).view(shape)
+    return canvas.to(dtype).div_(255).sub_(center).div_(scale)

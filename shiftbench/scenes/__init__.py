@@ -1,0 +1,1 @@
+"""The rendered world of the data set `scenes`."""

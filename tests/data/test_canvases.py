@@ -1,0 +1,144 @@
+"""Loading: the same canvases whatever the workers, and bad images reported by name."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from shiftbench.data import ImageSet, Scenes, load_dataset
+from shiftbench.data.canvases import FEW, Batch, Canvases, canvases, default_workers
+from shiftbench.errors import DataError, UsageError
+from shiftbench.preprocessing import Geometry, Preprocessing, geometry_for
+
+RECIPE = Preprocessing(16, (0.5,) * 3, (0.25,) * 3, "bilinear")
+GEOMETRY = geometry_for(RECIPE, margin=1)
+COUNT = 11
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> ImageSet:
+    generator = np.random.default_rng(0)
+    for index in range(COUNT):
+        folder = tmp_path / str(index % 3)
+        folder.mkdir(exist_ok=True)
+        pixels = generator.integers(0, 256, (20 + index, 30, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index:02d}.png")
+    return load_dataset(f"folder:{tmp_path}")
+
+
+def together(
+    batches: Iterator[Batch],
+) -> tuple[torch.Tensor, list[int], list[str], list[int]]:
+    parts = list(batches)
+    return (
+        torch.cat([part.canvas for part in parts]),
+        torch.cat([part.labels for part in parts]).tolist(),
+        [key for part in parts for key in part.keys],
+        [index for part in parts for index in part.indices],
+    )
+
+
+def test_batches_hold_every_image_once_in_order(data: ImageSet) -> None:
+    batches = list(canvases(data, GEOMETRY, batch_size=4, workers=0))
+    assert [len(batch) for batch in batches] == [4, 4, 3]
+    pixels, labels, keys, indices = together(iter(batches))
+    assert indices == list(range(COUNT))
+    assert (labels, keys) == (list(data.labels), list(data.keys))
+    assert pixels.dtype == torch.uint8
+    expected = torch.stack([GEOMETRY.canvas(data[index][0]) for index in range(COUNT)])
+    assert torch.equal(pixels, expected)
+
+
+def test_workers_and_batch_size_change_nothing(data: ImageSet) -> None:
+    chosen = [7, 0, 3, 10, 5]
+    here = together(canvases(data, GEOMETRY, chosen, batch_size=2, workers=0))
+    there = together(canvases(data, GEOMETRY, chosen, batch_size=5, workers=2))
+    assert torch.equal(here[0], there[0])
+    assert here[1:] == there[1:]
+    assert here[3] == chosen
+
+
+def test_stream_gives_parts_of_any_size(data: ImageSet) -> None:
+    stream = Canvases(data, GEOMETRY, workers=0)
+    parts = [stream.take(count) for count in (1, 6, 9, 2)]
+    assert [None if part is None else part.indices for part in parts] == [
+        (0,),
+        (1, 2, 3, 4, 5, 6),
+        (7, 8, 9, 10),
+        None,
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_bad_images_are_an_error_or_skipped_by_name(data: ImageSet, workers: int) -> None:
+    bad = data.keys[5]
+    path: Path = data.root / bad  # type: ignore[attr-defined]
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(DataError, match=f"{bad}.*--skip-bad"):
+        list(canvases(data, GEOMETRY, batch_size=4, workers=workers))
+    kept = list(canvases(data, GEOMETRY, batch_size=4, workers=workers, skip_bad=True))
+    assert [batch.bad for batch in kept] == [(), (bad,), ()]
+    assert [len(batch) for batch in kept] == [4, 3, 3]
+    assert [i for batch in kept for i in batch.indices] == [i for i in range(COUNT) if i != 5]
+    assert not list(canvases(data, GEOMETRY, [5], workers=0, skip_bad=True))
+    alone = Canvases(data, GEOMETRY, [5], workers=0, skip_bad=True).take(3)
+    assert alone is not None
+    assert (len(alone), alone.bad, tuple(alone.canvas.shape)) == (0, (bad,), (0, 3, 18, 18))
+
+
+def test_scenes_are_rendered_on_the_lattice_of_the_view() -> None:
+    scenes = Scenes(size=6)
+    geometry = Geometry(view=16, resize=18, margin=9, interpolation="bilinear", rendered=True)
+    pixels, labels, _, _ = together(canvases(scenes, geometry, [4, 1], batch_size=1, workers=3))
+    assert torch.equal(pixels, scenes.render([4, 1], 16, 9))
+    assert labels == [4, 1]
+
+
+class Deadly:
+    """A data set that takes its process down, as a decoder that runs out of memory does."""
+
+    name, split, class_names = "deadly", "test", ("0",)
+    keys, labels = ("a", "b"), (0, 0)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        os._exit(1)
+
+    def has_size(self, side: int) -> bool:
+        return False
+
+    def fingerprint(self, *, verify: bool = False) -> str:
+        return "0"
+
+
+def test_death_of_a_worker_is_one_sentence() -> None:
+    with pytest.raises(DataError, match=r"loading process died.*fewer --workers than 1"):
+        list(canvases(Deadly(), GEOMETRY, workers=1))
+
+
+def _first_batch(data: ImageSet, geometry: Geometry) -> list[int]:
+    batch = next(canvases(data, geometry, batch_size=3, workers=0))
+    return batch.canvas.sum(dim=(1, 2, 3)).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+def test_data_sets_travel_to_spawned_processes(data: ImageSet) -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        there = pool.apply(_first_batch, (data, GEOMETRY))
+    assert there == _first_batch(data, GEOMETRY)
+
+
+def test_small_jobs_start_no_processes() -> None:
+    assert default_workers(FEW) == 0
+    assert default_workers(50_000) >= 1
+    with pytest.raises(UsageError, match="workers"):
+        Canvases(Scenes(), GEOMETRY, workers=-1)
+    with pytest.raises(UsageError, match="at least 1 image"):
+        Canvases(Scenes(), GEOMETRY).take(0)

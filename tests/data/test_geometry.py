@@ -1,0 +1,203 @@
+"""Canvas geometry: the same pixels as the usual pipeline, and a view that margins do not move."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.data import create_transform
+from torchvision import transforms
+
+from shiftbench.errors import UsageError
+from shiftbench.preprocessing import Geometry, Preprocessing, geometry_for, normalize
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+
+
+def recipe(size: int = 224, interpolation: str = "bicubic", crop_pct: float = 0.9) -> Preprocessing:
+    return Preprocessing(size, MEAN, STD, interpolation, crop_pct)
+
+
+def picture(width: int, height: int) -> Image.Image:
+    generator = np.random.default_rng(width * 1000 + height)
+    return Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def test_paper_resize_is_the_same_for_every_model() -> None:
+    sizes = {size: geometry_for(recipe(size)).resize for size in (32, 64, 224, 384)}
+    assert sizes == {32: 37, 64: 73, 224: 256, 384: 439}
+    assert geometry_for(recipe(crop_pct=1.0)).resize == 256
+
+
+def test_images_that_have_the_input_size_are_not_resized() -> None:
+    image = picture(32, 32)
+    geometry = geometry_for(recipe(32), finished=True)
+    assert geometry.resize == 32
+    assert torch.equal(geometry.canvas(image), transforms.PILToTensor()(image))
+    assert geometry_for(recipe(32)).resize == 37
+    assert geometry_for(recipe(32), finished=True, crop_pct="model").resize == 35
+
+
+def test_weights_may_have_been_trained_on_finished_images_enlarged() -> None:
+    card = replace(recipe(32), canvas=37)
+    assert geometry_for(card, finished=True).resize == 37
+    assert geometry_for(card, finished=True).crop == "paper"
+    assert geometry_for(replace(recipe(64), canvas=72)).resize == 73  # others are cut as ever
+
+
+def test_a_margin_around_finished_images_must_be_filled() -> None:
+    with pytest.raises(UsageError) as caught:
+        geometry_for(recipe(32), margin=6, finished=True, shift="attack 'crop' up to 6 px")
+    message = str(caught.value)
+    assert "the images have 32 px and are not resized: fill the margin with --pad" in message
+    padded = geometry_for(recipe(32), margin=6, finished=True, pad="reflect")
+    fraction = message.split("--crop-pct ")[1]
+    enlarged = geometry_for(recipe(32), margin=6, finished=True, crop_pct=fraction)
+    assert padded.resize == 32
+    assert padded.canvas(picture(32, 32)).shape == enlarged.canvas(picture(32, 32)).shape
+
+
+@pytest.mark.parametrize("size", [(300, 200), (200, 301), (45, 45), (97, 31), (500, 64)])
+@pytest.mark.parametrize("crop_pct", [1.0, 0.9, 0.875])
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+def test_own_recipes_give_the_pixels_of_timm(
+    mode: str, crop_pct: float, size: tuple[int, int]
+) -> None:
+    own = replace(recipe(64, crop_pct=crop_pct), crop_mode=mode)
+    geometry = geometry_for(own, crop_pct="model")
+    theirs = create_transform(
+        64,
+        interpolation="bicubic",
+        mean=MEAN,
+        std=STD,
+        crop_pct=crop_pct,
+        crop_mode=mode,
+        normalize=False,
+    )
+    image = picture(*size)
+    assert torch.equal(geometry.canvas(image), theirs(image))
+    assert Geometry(**json.loads(json.dumps(geometry.to_json()))).canvas(image).equal(theirs(image))
+    assert geometry_for(own).crop_mode == "center"  # the rule for every model
+
+
+def test_own_recipes_and_shifts_of_a_canvas() -> None:
+    squash = replace(recipe(64, crop_pct=0.8), crop_mode="squash")
+    image = picture(120, 90)
+    canvas = geometry_for(squash, crop_pct="model", margin=8).canvas(image)
+    view = geometry_for(squash, crop_pct="model").canvas(image)
+    assert torch.equal(canvas[:, 8:-8, 8:-8], view)
+    whole = replace(squash, crop_pct=1.0)
+    with pytest.raises(UsageError, match="resizing to 64 px leaves 0: fill the margin with --pad"):
+        geometry_for(whole, crop_pct="model", margin=1)
+    border = replace(recipe(64), crop_mode="border")
+    with pytest.raises(UsageError, match=r"frames the image with a border.*--crop-pct paper"):
+        geometry_for(border, crop_pct="model", margin=1, pad="zeros")
+    assert geometry_for(border, margin=1).crop_mode == "center"
+
+
+def test_model_and_explicit_crop_fractions() -> None:
+    assert geometry_for(recipe(crop_pct=224 / 232), crop_pct="model").resize == 232
+    assert geometry_for(recipe(crop_pct=0.875), crop_pct="model").resize == 256
+    assert geometry_for(recipe(), crop_pct=1.0).resize == 224
+    assert geometry_for(recipe(), crop_pct="0.5").resize == 448
+    assert geometry_for(recipe(), crop_pct="0.5").crop == "0.5"
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos", "nearest"])
+@pytest.mark.parametrize("size", [(300, 200), (200, 301), (45, 45)])
+def test_view_equals_the_usual_resize_and_center_crop(
+    interpolation: str, size: tuple[int, int]
+) -> None:
+    geometry = geometry_for(recipe(64, interpolation))
+    mode = transforms.InterpolationMode(interpolation)
+    usual = transforms.Compose(
+        [transforms.Resize(73, mode), transforms.CenterCrop(64), transforms.PILToTensor()]
+    )
+    image = picture(*size)
+    assert torch.equal(geometry.canvas(image), usual(image))
+
+
+@pytest.mark.parametrize("margin", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [(300, 200), (201, 333), (90, 90)])
+def test_margin_does_not_move_the_view(margin: int, size: tuple[int, int]) -> None:
+    image = picture(*size)
+    view = geometry_for(recipe(64)).canvas(image)
+    canvas = geometry_for(recipe(64), margin=margin).canvas(image)
+    assert canvas.shape == (3, 64 + 2 * margin, 64 + 2 * margin)
+    assert torch.equal(canvas[:, margin:-margin, margin:-margin], view)
+
+
+def test_margin_the_image_lacks_is_an_error_with_ways_out() -> None:
+    with pytest.raises(UsageError) as caught:
+        geometry_for(recipe(32), margin=6, shift="attack 'crop' up to 6 px")
+    message = str(caught.value)
+    for part in ("attack 'crop' up to 6 px", "6 pixels", "37", "leaves 2", "smaller max shift"):
+        assert part in message
+    assert "--pad reflect" in message
+    fraction = float(message.split("--crop-pct ")[1])
+    assert geometry_for(recipe(32), margin=6, crop_pct=fraction).margin == 6  # the advice works
+
+
+@pytest.mark.parametrize("pad", ["reflect", "zeros"])
+def test_padding_fills_only_what_is_missing(pad: str) -> None:
+    image = picture(37, 50)  # already R wide: the resize is the identity
+    geometry = geometry_for(recipe(32), margin=6, pad=pad)
+    canvas = geometry.canvas(image)
+    pixels = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
+    assert canvas.shape == (3, 44, 44)
+    # The width lacks 4 pixels on the left and 3 on the right; the height has all it needs.
+    top = round((50 - 32) / 2) - 6
+    assert torch.equal(canvas[:, :, 4:41], pixels[:, top : top + 44])
+    outside = canvas[:, :, :4]
+    expected = pixels[:, top : top + 44, 1:5].flip(2) if pad == "reflect" else 0 * outside
+    assert torch.equal(outside, expected)
+
+
+def test_reflection_wider_than_the_image() -> None:
+    assert geometry_for(recipe(4), margin=9, pad="reflect").canvas(picture(5, 5)).shape == (
+        3,
+        22,
+        22,
+    )
+
+
+def test_rendered_canvas_has_every_margin() -> None:
+    geometry = geometry_for(recipe(64), margin=40, rendered=True)
+    assert geometry.to_json() == {
+        "view": 64,
+        "resize": 73,
+        "margin": 40,
+        "interpolation": "bicubic",
+        "pad": "none",
+        "crop": "paper",
+        "rendered": True,
+    }
+    assert Geometry(**geometry.to_json()) == geometry
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"pad": "reflct"}, "Did you mean 'reflect'"),
+        ({"crop_pct": "papr"}, "Did you mean 'paper'"),
+        ({"crop_pct": 1.5}, "got 1.5"),
+        ({"crop_pct": 0}, "got 0"),
+        ({"margin": -1}, "got -1"),
+    ],
+)
+def test_wrong_requests_are_usage_errors(options: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        geometry_for(recipe(), **options)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="interpolation 'bicubicc'"):
+        geometry_for(recipe(interpolation="bicubicc"))
+    with pytest.raises(UsageError, match=r"crop mode 'squish'.*Did you mean 'squash'"):
+        geometry_for(replace(recipe(), crop_mode="squish"), crop_pct="model")
+
+
+def test_normalize_equals_the_usual_transform() -> None:
+    canvas = geometry_for(recipe(16)).canvas(picture(40, 30))
+    usual = transforms.Normalize(MEAN, STD)(canvas.float() / 255)
+    assert torch.equal(normalize(canvas[None], MEAN, STD)[0], usual)
+    assert normalize(canvas[None], MEAN, STD, dtype=torch.float64).dtype == torch.float64

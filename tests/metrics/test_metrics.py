@@ -1,0 +1,220 @@
+"""Every metric against a slow, obvious loop, and laws over the registry."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from shiftbench.errors import UsageError
+from shiftbench.metrics import plan_metric, score_rows
+from shiftbench.metrics.agreement import Agreement
+from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Request, Shard
+from shiftbench.metrics.flip import top_distance
+from shiftbench.shifts import SHIFTS
+
+COUNT, VIEW, MARGIN, CLASSES = 9, 12, 9, 7
+REQUEST = Request(view=VIEW, resize=VIEW + 2 * MARGIN, max_shift=2, repeats=2, seed=1)
+PIXEL_ONLY = [
+    f"{name}:{argument}" if argument else name
+    for name in METRICS
+    for argument in METRICS.get(name).arguments() or ("",)
+    if argument != "camera"  # needs a scene; test_run covers it
+]
+every_metric = pytest.mark.parametrize("text", PIXEL_ONLY)
+
+
+def images() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    side = VIEW + 2 * MARGIN
+    noise = torch.randn(COUNT, 3, side, side, generator=generator, dtype=torch.float64)
+    return torch.nn.functional.avg_pool2d(noise, 3, 1, 1)
+
+
+WEIGHT = torch.randn(CLASSES, 3, VIEW, VIEW, generator=torch.Generator().manual_seed(1)).double()
+
+
+def fragile(x: Tensor) -> Tensor:
+    return torch.einsum("bchw,kchw->bk", x, WEIGHT)
+
+
+def shard(batch_size: int = 4, model: Callable[[Tensor], Tensor] = fragile) -> Shard:
+    canvas = images()
+    labels = fragile(canvas[..., MARGIN:-MARGIN, MARGIN:-MARGIN]).argmax(1).numpy().copy()
+    labels[::4] = (labels[::4] + 1) % CLASSES
+    keys = [f"image {i}" for i in range(COUNT)]
+    return Shard.predict(model, canvas, MARGIN, keys, labels, batch_size=batch_size)
+
+
+def nothing(count: int = COUNT) -> pd.DataFrame:
+    return pd.DataFrame(index=range(count))
+
+
+def view(image: int, dy: int, dx: int) -> Tensor:
+    """One crop, cut by hand."""
+    top, left = MARGIN + dy, MARGIN + dx
+    return images()[image : image + 1, :, top : top + VIEW, left : left + VIEW]
+
+
+# --- laws over the registry
+
+
+@every_metric
+def test_rows_have_the_declared_columns_and_scores(text: str) -> None:
+    metric = plan_metric(text, REQUEST)
+    rows = metric.measure(shard(), nothing())
+    assert set(rows) - {NEAR_TIE, PASSES} <= set(metric.columns)
+    assert metric.columns[0] in rows
+    assert len(rows) == COUNT
+    assert rows[metric.columns[0]].notna().all(), "the first column is never empty"
+    scores = score_rows([metric], rows)
+    assert set(scores) == set(metric.score_names())
+    assert all(
+        score.n == COUNT and score.low <= score.value <= score.high for score in scores.values()
+    )
+
+
+@every_metric
+def test_what_is_measured_is_not_missing(text: str) -> None:
+    metric = plan_metric(text, REQUEST)
+    assert metric.missing(nothing()).all()
+    rows = metric.measure(shard(), nothing())
+    assert not metric.missing(rows).any()
+    half = rows.loc[:4].reindex(range(COUNT))  # empty cells for the others
+    assert metric.missing(half).tolist() == [False] * 5 + [True] * 4
+
+
+@every_metric
+def test_batches_and_company_change_nothing(text: str) -> None:
+    metric = plan_metric(text, REQUEST)
+    expected = metric.measure(shard(), nothing())
+    whole = metric.measure(shard(batch_size=100), nothing())
+    parts = [metric.measure(shard().take([i]), nothing(1)) for i in range(COUNT)]
+    for found in (whole, pd.concat(parts, ignore_index=True)):
+        pd.testing.assert_frame_equal(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@every_metric
+def test_settings_bring_the_metric_back(text: str) -> None:
+    metric = plan_metric(text, REQUEST)
+    again = METRICS.get(text.partition(":")[0]).load(metric.settings())
+    assert again == metric
+    assert again.name == metric.name
+
+
+@every_metric
+def test_passes_are_counted_and_bounded(text: str) -> None:
+    seen = 0
+
+    def counting(x: Tensor) -> Tensor:
+        nonlocal seen
+        seen += len(x)
+        return fragile(x)
+
+    prepared = shard(model=counting)
+    metric, before = plan_metric(text, REQUEST), seen
+    rows = metric.measure(prepared, nothing())
+    asked = 0 if text == "accuracy" else int(rows[PASSES].sum())  # the pass at (0, 0) is its own
+    assert asked == seen - before <= metric.passes(nothing())
+
+
+@every_metric
+def test_names_do_not_collide(text: str) -> None:
+    metric = plan_metric(text, REQUEST)
+    others = [plan_metric(other, REQUEST) for other in PIXEL_ONLY if other != text]
+    assert not set(metric.columns) & {c for other in others for c in other.columns}
+    assert metric.name not in {other.name for other in others}
+
+
+# --- slow references
+
+
+def test_flip_is_the_mean_of_changes_from_frame_to_frame() -> None:
+    metric: Metric = plan_metric("flip", REQUEST)
+    assert metric.settings() == {"first": -7, "last": 8}
+    rows = metric.measure(shard(), nothing())
+    for image in range(COUNT):
+        frames = [fragile(view(image, 0, i - 7))[0] for i in range(16)]
+        changed = [int(a.argmax() != b.argmax()) for a, b in itertools.pairwise(frames)]
+        assert rows["flips"][image] == pytest.approx(sum(changed) / 15)
+        moved = [slow_distance(a, b) for a, b in itertools.pairwise(frames)]
+        assert rows["top5_distance"][image] == pytest.approx(sum(moved) / 15)
+    assert 0 < rows["flips"].mean() < 1
+
+
+def slow_distance(first: Tensor, second: Tensor) -> int:
+    """The sum over the five best classes of the places in 1..5 that lie between their ranks."""
+    places = sorted(range(CLASSES), key=lambda k: -second[k])
+    total = 0
+    for i, best in enumerate(sorted(range(CLASSES), key=lambda k: -first[k])[:5], start=1):
+        j = places.index(best) + 1
+        total += sum(1 <= k - 1 <= 5 for k in range(min(i, j) + 1, max(i, j) + 1))
+    return total
+
+
+def test_the_top_five_of_equal_answers_do_not_move() -> None:
+    logits = torch.randn(4, CLASSES, generator=torch.Generator().manual_seed(3))
+    assert top_distance(logits, logits).tolist() == [0.0] * 4
+
+
+def test_large_views_have_the_frames_of_imagenet_p() -> None:
+    metric = plan_metric("flip", Request(view=224, resize=256))
+    assert (metric.settings()["first"], metric.settings()["last"], metric.margin()) == (-20, 20, 20)
+
+
+def test_jitter_is_the_variance_along_the_diagonal() -> None:
+    seen = shard()
+    rows = plan_metric("jitter", REQUEST).measure(seen, nothing())
+    for image, label in enumerate(seen.labels):
+        answers = [fragile(view(image, d, d))[0] for d in range(-5, 5)]
+        logits = [float(a[label]) for a in answers]
+        chances = [float(a.softmax(0)[label]) for a in answers]
+        for name, values in (("logit", logits), ("probability", chances)):
+            mean = sum(values) / 10
+            expected = sum((value - mean) ** 2 for value in values) / 10
+            assert rows[f"jitter_{name}"][image] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["agreement:4", "agreement:4:roll"])
+def test_agreement_means_that_all_views_agree(text: str) -> None:
+    metric, seen = plan_metric(text, REQUEST), shard()
+    assert isinstance(metric, Agreement)
+    rows = metric.measure(seen, nothing())
+    shift = SHIFTS.get("crop" if text == "agreement:4" else "cyclic")
+    views = shift.views(images(), MARGIN)
+    found = []
+    for image, key in enumerate(seen.keys):
+        drawn = metric.offsets(key)
+        assert len(drawn) == 4
+        answers = {int(fragile(views(offset)[image : image + 1]).argmax()) for offset in drawn}
+        found.append(len(answers) == 1)
+    assert rows[metric.columns[0]].tolist() == found
+
+
+@pytest.mark.parametrize("text", ["agreement:1", "agreement:many", "agreement:5:flip", "flip:3"])
+def test_arguments_that_do_not_fit_are_one_sentence(text: str) -> None:
+    with pytest.raises(UsageError, match=r"expected|takes nothing"):
+        plan_metric(text, REQUEST)
+
+
+def test_the_worst_margin_is_the_smallest_over_the_grid() -> None:
+    metric = plan_metric("adversarial:crop", Request(**{**vars(REQUEST), "mode": "full_grid"}))
+    seen = shard()
+    rows = metric.measure(seen, nothing())
+    for image, label in enumerate(seen.labels):
+        smallest = math.inf
+        for dy in range(-2, 3):
+            for dx in range(-2, 3):
+                logits = fragile(view(image, dy, dx))[0]
+                others = torch.cat([logits[:label], logits[label + 1 :]])
+                smallest = min(smallest, float(logits[label] - others.max()))
+        assert rows["crop_worst_margin"][image] == pytest.approx(smallest)
+    survivors = rows["crop_worst_margin"] > 0
+    assert survivors.tolist() == rows["crop_broken_radius"].isna().tolist()
+    scores = score_rows([metric], rows)
+    assert scores.find("worst-confidence_crop").unit == "logits"

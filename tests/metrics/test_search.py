@@ -1,0 +1,339 @@
+"""The search against the obvious triple loop, and its economy."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shiftbench.errors import DataError, ModelError, UsageError
+from shiftbench.grid import ORIGIN, Grid, Offset
+from shiftbench.metrics.predictions import Predictions, predict_clean
+from shiftbench.metrics.search import Trace, adversarial_accuracy, search
+from shiftbench.shifts import SHIFTS, Views
+from shiftbench.shifts.attacks import ATTACKS
+
+COUNT, CLASSES, MARGIN, RADIUS = 23, 4, 6, 2
+SIZE = (6 + 2 * MARGIN, 7 + 2 * MARGIN)  # of the canvases
+PIXEL_ATTACKS = [name for name in ATTACKS if not SHIFTS.get(ATTACKS.get(name).shift).rendered]
+every_attack = pytest.mark.parametrize("attack", PIXEL_ATTACKS)
+
+Model = Callable[[Tensor], Tensor]
+
+
+def numbered_images() -> Tensor:
+    """Random images with the image's number in the last channel, where no shift can change it."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(COUNT, 3, *SIZE, generator=generator, dtype=torch.float64)
+    # A color of its own and smooth pixels, so that some images survive some shifts.
+    color = torch.randn(COUNT, 3, 1, 1, generator=generator, dtype=torch.float64)
+    images = torch.nn.functional.avg_pool2d(images, 5, 1, 2, count_include_pad=False) + 0.3 * color
+    images[:, 2] = torch.arange(COUNT)[:, None, None]
+    return images
+
+
+def fragile_model(seed: int) -> Model:
+    """A random linear classifier of pixels: nothing about it is shift-invariant."""
+    weight = torch.randn(
+        CLASSES, 2, 6, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    return lambda x: torch.einsum("bchw,kchw->bk", x[:, :2], weight)
+
+
+class Logged:
+    """A model that remembers which images it was shown, batch by batch."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.batches: list[list[int]] = []
+
+    def __call__(self, images: Tensor) -> Tensor:
+        self.batches.append(images[:, 2, 0, 0].round().long().tolist())
+        return self.model(images)
+
+    @property
+    def seen(self) -> Counter[int]:
+        return Counter(number for batch in self.batches for number in batch)
+
+
+def prepare(attack: str) -> tuple[Views, Grid]:
+    plan = ATTACKS.get(attack)
+    return SHIFTS.get(plan.shift).views(numbered_images(), MARGIN), plan.grid(RADIUS)
+
+
+def labels_for(model: Model, views: Views) -> NDArray[np.int64]:
+    """Mostly what the model says unshifted, so that there is something to break."""
+    labels: NDArray[np.int64] = model(views(ORIGIN)).argmax(1).numpy().copy()
+    labels[::7] = (labels[::7] + 1) % CLASSES
+    return labels
+
+
+def naive(
+    model: Model, views: Views, labels: NDArray[np.int64], grid: Grid
+) -> list[tuple[float, Offset | None, int]]:
+    """Image by image, offset by offset: smallest broken ring, its first offset, and the count."""
+    found = []
+    for image in range(COUNT):
+        wrong = [o for o in grid if model(views(o)[image : image + 1]).argmax() != labels[image]]
+        radius = min((grid.ring(o) for o in wrong), default=math.nan)
+        visited = list(grid).index(wrong[0]) + 1 if wrong else len(grid)
+        found.append((radius, wrong[0] if wrong else None, visited))
+    return found
+
+
+def same(a: Trace, b: Trace) -> bool:
+    pairs = ((a.broken_radius, b.broken_radius), (a.dy, b.dy), (a.dx, b.dx))
+    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
+
+
+@every_attack
+@pytest.mark.parametrize("seed", [1, 2])
+def test_equals_the_triple_loop(attack: str, seed: int) -> None:
+    (views, grid), model = prepare(attack), fragile_model(seed)
+    labels = labels_for(model, views)
+    expected = naive(model, views, labels, grid)
+    radii = [radius for radius, _, _ in expected]
+    assert len({str(radius) for radius in radii}) > 2, "the case should tell rings apart"
+    for batch_size in (1, 4, COUNT, 100):
+        logged = Logged(model)
+        trace = search(logged, views, labels, grid, batch_size=batch_size)
+        assert np.array_equal(trace.broken_radius, radii, equal_nan=True)
+        for image, (_, offset, visited) in enumerate(expected):
+            if offset is not None:
+                assert (trace.dy[image], trace.dx[image]) == (offset.dy, offset.dx)
+                wrong = model(views(offset)[image : image + 1]).argmax().item()
+                assert trace.prediction[image] == wrong != labels[image]
+            else:
+                assert np.isnan(trace.dy[image])
+                assert np.isnan(trace.dx[image])
+            assert trace.passes[image] == logged.seen[image] == visited
+        assert trace.forward_passes == sum(map(len, logged.batches))
+        assert trace.exact
+
+
+@every_attack
+def test_batches_are_full_while_enough_images_are_left(attack: str) -> None:
+    (views, grid), model = prepare(attack), Logged(fragile_model(1))
+    labels, size = labels_for(fragile_model(1), views), 5
+    trace = search(model, views, labels, grid, batch_size=size)
+    left = trace.passes.copy()  # the visits each image has still to make
+    for batch in model.batches:
+        assert len(batch) == min(size, int((left > 0).sum()))
+        assert len(set(batch)) == len(batch)
+        left[batch] -= 1
+    assert not left.any()
+
+
+@every_attack
+def test_known_unshifted_answers_are_not_asked_again(attack: str) -> None:
+    (views, grid), model = prepare(attack), fragile_model(3)
+    labels = labels_for(model, views)
+    fresh = search(model, views, labels, grid, batch_size=4)
+    unshifted = predict_clean(model, views, COUNT, batch_size=6)
+    shared = search(model, views, labels, grid, batch_size=4, unshifted=unshifted)
+    assert same(fresh, shared)
+    assert (shared.passes == fresh.passes - 1).all()
+
+
+@every_attack
+def test_a_full_grid_knows_every_offset(attack: str) -> None:
+    (views, grid), model = prepare(attack), fragile_model(4)
+    labels = labels_for(model, views)
+    full = search(model, views, labels, grid, batch_size=7, mode="full_grid")
+    early = search(model, views, labels, grid, batch_size=7)
+    assert same(full, early)
+    assert np.array_equal(full.near_tie, early.near_tie)
+    assert (full.passes == len(grid)).all()
+    assert full.correct is not None
+    for column, offset in enumerate(grid):
+        expected = model(views(offset)).argmax(1).numpy() == labels
+        assert np.array_equal(full.correct[:, column], expected)
+
+
+@every_attack
+def test_an_invariant_model_keeps_all(attack: str) -> None:
+    views, grid = prepare(attack)
+
+    def by_number(images: Tensor) -> Tensor:
+        target = images[:, 2].mean((1, 2)).round().long() % CLASSES
+        return torch.nn.functional.one_hot(target, CLASSES).double()
+
+    trace = search(by_number, views, np.arange(COUNT) % CLASSES, grid, batch_size=5)
+    assert trace.adversarial_accuracy(RADIUS).value == 1
+    assert (trace.passes == len(grid)).all()
+
+
+def test_a_global_pool_model_is_cyclically_invariant() -> None:
+    views, grid = prepare("integer")
+    weight = torch.randn(3, CLASSES, generator=torch.Generator().manual_seed(5)).double()
+
+    def pooled(images: Tensor) -> Tensor:
+        return images.mean((2, 3)) @ weight
+
+    labels = pooled(views(ORIGIN)).argmax(1).numpy()
+    assert search(pooled, views, labels, grid, batch_size=5).adversarial_accuracy(2).value == 1
+
+
+# --- sampled offsets ----------------------------------------------------------------------------
+
+
+@every_attack
+def test_samples_give_an_upper_bound_that_says_so(attack: str) -> None:
+    (views, grid), model = prepare(attack), fragile_model(1)
+    labels = labels_for(model, views)
+    exact = search(model, views, labels, grid, batch_size=8)
+    for samples in (1, 5, 23):
+        trace = search(model, views, labels, grid, batch_size=8, mode=f"sampled:{samples}")
+        assert not trace.exact
+        assert trace.passes.max() <= samples + 1
+        for s in range(RADIUS + 1):
+            assert trace.adversarial_accuracy(s) >= exact.adversarial_accuracy(s)
+        assert trace.adversarial_accuracy(0) == exact.adversarial_accuracy(0)
+
+
+def test_as_many_samples_as_offsets_are_the_whole_grid() -> None:
+    (views, grid), model = prepare("crop"), fragile_model(1)
+    labels = labels_for(model, views)
+    trace = search(model, views, labels, grid, batch_size=8, mode="sampled:24")
+    assert trace.exact
+    assert same(trace, search(model, views, labels, grid, batch_size=8))
+
+
+def test_samples_follow_the_key_and_the_seed_alone() -> None:
+    model = fragile_model(2)
+    views, grid = prepare("crop")
+    labels, keys = labels_for(model, views), [f"image {i}" for i in range(COUNT)]
+    options = {"batch_size": 3, "mode": "sampled:4"}
+    trace = search(model, views, labels, grid, keys=keys, **options)  # type: ignore[arg-type]
+    backwards = SHIFTS.get("crop").views(numbered_images().flip(0), MARGIN)
+    again = search(
+        model,
+        backwards,
+        labels[::-1].copy(),
+        grid,
+        keys=keys[::-1],
+        batch_size=11,
+        mode="sampled:4",
+    )
+    assert np.array_equal(trace.broken_radius, again.broken_radius[::-1], equal_nan=True)
+    other = search(model, views, labels, grid, keys=keys, seed=1, **options)  # type: ignore[arg-type]
+    assert not same(trace, other)
+
+
+@pytest.mark.parametrize("mode", ["sampled", "sampled:0", "sampled:-3", "sampled:x", "fast", ""])
+def test_refuses_an_unknown_mode(mode: str) -> None:
+    views, grid = prepare("crop")
+    with pytest.raises(UsageError, match=r"unknown search mode .* sampled:20"):
+        search(fragile_model(0), views, [0] * COUNT, grid, batch_size=4, mode=mode)
+
+
+# --- bad answers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda x: torch.full((len(x), 4), torch.nan), "expected finite logits, got NaN"),
+        (lambda x: torch.full((len(x), 4), torch.inf), "expected finite logits"),
+        (lambda x: torch.zeros(len(x)), r"shape \(4, classes\) .* got \(4,\)"),
+        (lambda x: torch.zeros(len(x) - 1, 4), r"got \(3, 4\)"),
+        (lambda x: torch.zeros(len(x), 1), "at least 2 classes"),
+        (lambda x: {"logits": x}, "got dict. Wrap it"),
+        (lambda x: torch.zeros(len(x), 2), "knows 2 classes.* label 3 occurs"),
+    ],
+)
+def test_refuses_answers_that_are_no_logits(model: Model, message: str) -> None:
+    views, grid = prepare("crop")
+    with pytest.raises(ModelError, match=message):
+        search(model, views, [3] * COUNT, grid, batch_size=4)
+
+
+def test_refuses_labels_below_zero() -> None:
+    views, grid = prepare("crop")
+    with pytest.raises(DataError, match="labels of 0 or more, got -1"):
+        search(fragile_model(0), views, [-1] * COUNT, grid, batch_size=4)
+
+
+def test_refuses_no_images_and_no_batch() -> None:
+    views, grid = prepare("crop")
+    with pytest.raises(DataError, match="at least one image"):
+        search(fragile_model(0), views, [], grid, batch_size=4)
+    with pytest.raises(UsageError, match="batch size of 1 or more, got 0"):
+        search(fragile_model(0), views, [0] * COUNT, grid, batch_size=0)
+
+
+# --- answers and curves -------------------------------------------------------------------------
+
+
+def test_near_ties_are_noted() -> None:
+    views, grid = prepare("crop")
+
+    def torn(images: Tensor) -> Tensor:
+        number = images[:, 2].mean((1, 2)).round()
+        gap = torch.where(number % 2 == 0, 1e-6, 1e-3)
+        return torch.stack((gap, torch.zeros_like(gap)), 1)
+
+    trace = search(torn, views, [0] * COUNT, grid, batch_size=4)
+    assert np.array_equal(trace.near_tie, np.arange(COUNT) % 2 == 0)
+
+
+def test_margin_is_the_label_against_the_best_other() -> None:
+    answers = Predictions(torch.tensor([[1.0, 3.0, 2.0], [5.0, 0.0, 1.0]]))
+    assert answers.margin(np.array([1, 2])).tolist() == [1.0, -4.0]
+    assert answers.prediction.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("as_series", [False, True])
+def test_the_curve_follows_from_the_broken_radius(as_series: bool) -> None:
+    radius: list[float] = [0, 1, 1, 3, math.nan]
+    values = pd.Series(radius).astype("Int64") if as_series else np.array(radius)
+    curve = [adversarial_accuracy(values, s).value for s in range(5)]
+    assert curve == [0.8, 0.4, 0.4, 0.2, 0.2]
+
+
+@every_attack
+@pytest.mark.parametrize("mode", ["exhaustive", "full_grid"])
+def test_a_search_goes_on_from_its_inner_rings(attack: str, mode: str) -> None:
+    (views, grid), model = prepare(attack), fragile_model(1)
+    labels = labels_for(model, views)
+    whole = search(model, views, labels, grid, batch_size=4, mode=mode)
+    inner = search(model, views, labels, grid.up_to(1), batch_size=4, mode=mode)
+    logged = Logged(model)
+    grown = search(logged, views, labels, grid, batch_size=4, mode=mode, inner=inner)
+    assert same(grown, whole)
+    assert np.array_equal(grown.prediction, whole.prediction, equal_nan=True)
+    assert (grown.passes == whole.passes - inner.passes).all(), "nothing is visited twice"
+    assert sum(map(len, logged.batches)) == grown.forward_passes < whole.forward_passes
+    if whole.correct is not None and grown.correct is not None:
+        assert np.array_equal(grown.correct, whole.correct)
+
+
+def test_ties_are_as_wide_as_the_arithmetic_rounds() -> None:
+    logits = torch.tensor([[9.0, 8.99, 0.0], [9.0, 8.0, 0.0]])
+    assert Predictions(logits).near_tie.tolist() == [False, False]
+    assert Predictions(logits, rounding=2.0**-8).near_tie.tolist() == [True, False]
+    assert Predictions(torch.tensor([[1.0, 1.0 - 5e-6]])).near_tie.tolist() == [True]
+    views = prepare("crop")[0]
+    half = predict_clean(lambda x: fragile_model(1)(x).half(), views, COUNT, batch_size=9)
+    assert half.rounding == 2.0**-11
+
+
+def test_a_model_says_how_it_rounds() -> None:
+    (views, grid), model = prepare("crop"), fragile_model(1)
+
+    class Coarse:
+        rounding = 0.5
+
+        def __call__(self, images: Tensor) -> Tensor:
+            return model(images)
+
+    labels = labels_for(model, views)
+    fine = search(model, views, labels, grid, batch_size=4)
+    coarse = search(Coarse(), views, labels, grid, batch_size=4)
+    assert same(fine, coarse)
+    assert coarse.near_tie.sum() > fine.near_tie.sum()
