@@ -10,15 +10,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.xcit import checkpoint_filter_fn
 
 from aft_models.errors import AftModelsError, unknown
+from aft_models.preprocessing import CROP_PCT, IMAGENET_MEAN, IMAGENET_STD
 from aft_models.weights import BUNDLED, list_weights, weights_card
 from aft_models.xcit import XCiT, XCiTConfig
-
-CROP_PCT = 224 / 256  # of a resized image: the paper's center crop
 
 _SIZES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     # Small enough to train on a laptop's processor: 0.4 M parameters on an 8 x 8 grid of tokens.
@@ -111,8 +109,8 @@ def _default_cfg(config: XCiTConfig) -> dict[str, Any]:
         "pool_size": None,
         "crop_pct": CROP_PCT if side == 224 else 1.0,
         "interpolation": "bicubic",
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
+        "mean": IMAGENET_MEAN,
+        "std": IMAGENET_STD,
         "first_conv": "patch_embed.proj.0.0",
         "classifier": "head",
     }

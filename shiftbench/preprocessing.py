@@ -7,7 +7,6 @@ the view in the image does not depend on the margin.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -19,7 +18,13 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as transforms
 
-from aft_models.presets import CROP_PCT
+from aft_models.preprocessing import (
+    CROP_PCT,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Preprocessing,
+    normalize,
+)
 from shiftbench.errors import UsageError
 from shiftbench.registry import unknown_name
 
@@ -31,23 +36,14 @@ PAPER_RATIO = 1 / CROP_PCT  # 256 / 224: the resize of the paper and of most eva
 
 INTERPOLATIONS = {mode.value: mode for mode in InterpolationMode}
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """What a model's weights expect of an image."""
-
-    input_size: int  # S: height and width of the view in pixels
-    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
-    std: tuple[float, ...]
-    interpolation: str = "bicubic"  # nearest, bilinear, bicubic, lanczos, ...
-    # The model's own recipe, used only when it is asked for: the part of the resized image that the
-    # view keeps, and what the resize does to it (geometry.CropMode).
-    crop_pct: float = CROP_PCT
-    crop_mode: str = "center"
-    canvas: int | None = None  # to what weights for finished images (CIFAR) had them enlarged
+__all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "Geometry",
+    "Preprocessing",
+    "geometry_for",
+    "normalize",
+]
 
 
 @dataclass(frozen=True)
@@ -222,17 +218,3 @@ def _require_room(
         f"{shift} needs {margin} pixels around the view of {view} px, but {there}: {smaller}fill "
         f"the margin with --pad reflect or zeros, or resize larger with --crop-pct {enough:g}"
     )
-
-
-def normalize(
-    canvas: Tensor,
-    mean: Sequence[float],
-    std: Sequence[float],
-    *,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """Bytes (B, C, H, W) to what the weights expect: scaled to [0, 1], minus mean, over std."""
-    shape = (-1, 1, 1)
-    center = torch.tensor(mean, dtype=dtype, device=canvas.device).view(shape)
-    scale = torch.tensor(std, dtype=dtype, device=canvas.device).view(shape)
-    return canvas.to(dtype).div_(255).sub_(center).div_(scale)

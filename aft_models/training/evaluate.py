@@ -9,7 +9,7 @@ from timm.data import create_transform
 from torch import nn
 from torch.utils.data import DataLoader, Subset
 
-from aft_models.presets import CROP_PCT
+from aft_models.preprocessing import CROP_PCT
 from aft_models.training.data import Batch, Images, Normalization, PixelSet, Transformed
 from aft_models.training.device import DeviceConfig
 from aft_models.training.processes import Processes

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aft_models.presets import CROP_PCT
+from aft_models.preprocessing import CROP_PCT
 from aft_models.training.checkpoint import Identity
 from aft_models.training.loop import Outcome
 from aft_models.training.recipe import Recipe
