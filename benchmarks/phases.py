@@ -19,8 +19,7 @@ from models import print_table
 from torch import Tensor, nn
 
 from aft_models.repair.phases import ForwardPass
-from shiftbench.data import load_dataset, relabeled
-from shiftbench.data.canvases import canvases
+from shiftbench.data import canvas_batches, load_dataset, relabeled
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.models import Classifier, load_model
 from shiftbench.preprocessing import geometry_for, normalize
@@ -79,7 +78,7 @@ def main() -> None:
     geometry = geometry_for(recipe, margin=1)
     see = grid_places(classifier)
     distances, changed = [], []
-    for batch in canvases(data, geometry, batch_size=BATCH, workers=0):
+    for batch in canvas_batches(data, geometry, batch_size=BATCH, workers=0):
         views = SHIFTS.get("crop").views(normalize(batch.canvas, recipe.mean, recipe.std), 1)
         first, place, stride = see(views(ORIGIN))
         for offset in Grid(1).offsets[1:]:

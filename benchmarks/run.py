@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from shiftbench.data.scenes import Scenes
+from shiftbench.data import Scenes
 from shiftbench.metrics.predictions import predict_clean
 from shiftbench.metrics.random_views import CONSISTENCIES, consistency
 from shiftbench.metrics.search import search

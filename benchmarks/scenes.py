@@ -19,7 +19,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from shiftbench.data.scenes import Scenes
+from shiftbench.data import Scenes
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.scenes.world import CLASS_NAMES, OUTLINES, WEAVES
 from shiftbench.shifts import SHIFTS

@@ -21,7 +21,7 @@ from aft_models.training.device import DeviceConfig
 from aft_models.training.evaluate import PixelBatches, accuracy, loader_batches
 from aft_models.training.processes import Processes
 from aft_models.training.recipe import Recipe
-from shiftbench.data import Camera, ImageSet, balanced, subset
+from shiftbench.data import ImageSet, RenderedSet, balanced, subset
 from shiftbench.errors import UsageError
 from shiftbench.metrics.random_views import CONSISTENCIES, consistency
 from shiftbench.shifts import SHIFTS
@@ -38,7 +38,7 @@ def images_of(data: ImageSet, limit: int | None) -> Data:
 def load_pixels(data: ImageSet, recipe: Recipe) -> PixelSet:
     """Every image as pixels; a data set with a camera renders what lies around the view."""
     canvas = recipe.canvas or recipe.image_size
-    if not isinstance(data, Camera):
+    if not isinstance(data, RenderedSet):
         return PixelSet.load(data, canvas, recipe.interpolation)
     margin, odd = divmod(canvas - recipe.image_size, 2)
     if odd:

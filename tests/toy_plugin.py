@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from shiftbench.data.base import SOURCES as DATA_SOURCES
-from shiftbench.data.base import Request, Source
+from shiftbench.data import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.grid import Grid, Offset
 from shiftbench.logs import LOGS, Sink
 from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Shard, column
@@ -116,11 +115,11 @@ class Noise:
         return "noise"
 
 
-def _load(request: Request) -> Noise:
+def _load(request: DataRequest) -> Noise:
     return Noise()
 
 
-DATA_SOURCES.register("noise", Source("noise", "twenty images of noise", _load))
+DATA_SOURCES.register("noise", DataSource("noise", "twenty images of noise", _load))
 
 
 @dataclass(frozen=True)

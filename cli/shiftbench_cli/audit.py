@@ -12,8 +12,7 @@ from shiftbench.audit.causes import CAUSES
 from shiftbench.audit.figure import depth_figure
 from shiftbench.audit.layer_report import LayerReport, breakers, to_frame, unjudged
 from shiftbench.audit.layers import DEFAULT_OFFSETS, audit
-from shiftbench.data import Camera, ImageSet, load_dataset
-from shiftbench.data.canvases import canvases
+from shiftbench.data import ImageSet, RenderedSet, canvas_batches, load_dataset
 from shiftbench.files import format_of, require_place, write_text
 from shiftbench.grid import Offset
 from shiftbench.models import load_model
@@ -134,9 +133,9 @@ def _audit(
     geometry = geometry_for(
         classifier.preprocessing,
         finished=dataset.has_size(classifier.preprocessing.input_size),
-        rendered=isinstance(dataset, Camera),
+        rendered=isinstance(dataset, RenderedSet),
     )
-    batch = next(canvases(dataset, geometry, batch_size=len(dataset)))
+    batch = next(canvas_batches(dataset, geometry, batch_size=len(dataset)))
     normalized = normalize(
         batch.canvas, classifier.preprocessing.mean, classifier.preprocessing.std
     )

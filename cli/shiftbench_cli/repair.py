@@ -12,9 +12,7 @@ import torch
 
 from aft_models.repair import REMEDIES
 from shiftbench.audit.trials import RepairTrial, try_remedies
-from shiftbench.data import Camera, load_dataset
-from shiftbench.data.canvases import canvases
-from shiftbench.data.labels import relabeled
+from shiftbench.data import RenderedSet, canvas_batches, load_dataset, relabeled
 from shiftbench.errors import UsageError
 from shiftbench.models import load_model
 from shiftbench.models.classifier import LogitsOnly
@@ -94,9 +92,11 @@ def _images(classifier: Any, data: str | None, count: int) -> tuple[Any, Any]:
     if data is not None:
         dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
     geometry = geometry_for(
-        recipe, finished=dataset.has_size(recipe.input_size), rendered=isinstance(dataset, Camera)
+        recipe,
+        finished=dataset.has_size(recipe.input_size),
+        rendered=isinstance(dataset, RenderedSet),
     )
-    batch = next(canvases(dataset, geometry, batch_size=count, workers=0))
+    batch = next(canvas_batches(dataset, geometry, batch_size=count, workers=0))
     pixels = normalize(batch.canvas, recipe.mean, recipe.std)
     return pixels, None if data is None else batch.labels
 

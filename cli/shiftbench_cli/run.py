@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from aft_models.errors import AftModelsError
-from shiftbench.data import load_dataset
-from shiftbench.data.base import Camera
+from shiftbench.data import RenderedSet, load_dataset
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.models import default_models, load_model
 from shiftbench.models.repaired import require_one_model
@@ -238,7 +237,7 @@ def _evaluate(request: Request, group: Group) -> int:
             class_map=request.class_map,
             verify=request.verify_data,
         )
-        settings = request.settings(camera=isinstance(dataset, Camera))
+        settings = request.settings(camera=isinstance(dataset, RenderedSet))
         guards = [Threshold.parse(text).guard(settings) for text in request.thresholds]
         names = request.models or default_models(dataset.name)
     execution = Execution(request.device, request.batch_size, request.workers, group)

@@ -1,13 +1,14 @@
 """Data sources: a name such as `imagenet:PATH` becomes an `ImageSet`.
 
-A new source is one new file here that registers a `Source` in `SOURCES`: every file of this folder
-is imported.
+A new source is one new file here that registers a `DataSource` in `DATA_SOURCES`: every file of
+this folder is imported.
 """
 
 from importlib import import_module
 from pkgutil import iter_modules
 
-from shiftbench.data.base import SOURCES, Camera, ImageSet, Request, Source
+from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource, ImageSet, RenderedSet
+from shiftbench.data.canvases import CanvasBatch, Canvases, canvas_batches
 from shiftbench.data.labels import relabeled
 from shiftbench.data.scenes import Scenes
 from shiftbench.data.sources import list_datasets, load_dataset
@@ -17,13 +18,16 @@ for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
-    "SOURCES",
-    "Camera",
+    "DATA_SOURCES",
+    "CanvasBatch",
+    "Canvases",
+    "DataRequest",
+    "DataSource",
     "ImageSet",
-    "Request",
+    "RenderedSet",
     "Scenes",
-    "Source",
     "balanced",
+    "canvas_batches",
     "list_datasets",
     "load_dataset",
     "relabeled",

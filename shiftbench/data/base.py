@@ -12,6 +12,7 @@ from torch import Tensor
 
 from shiftbench.grid import Offset
 from shiftbench.registry import Registry
+from shiftbench.shifts.base import Views
 
 
 class ImageSet(Protocol):
@@ -67,17 +68,9 @@ class ImageSet(Protocol):
         ...
 
 
-class OffsetViews(Protocol):
-    """A prepared batch that can be seen from any offset; `shiftbench.shifts.base.Views`."""
-
-    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
-        """Returns uint8 (B, 3, S, S) seen from `offset`; `rows` selects images of the batch."""
-        ...
-
-
 @runtime_checkable
-class Camera(Protocol):
-    """A data set that can really move its camera: it renders a view at any sub-pixel offset."""
+class RenderedSet(Protocol):
+    """A data set that renders its images again, seen from any sub-pixel offset."""
 
     def render(
         self, indices: Sequence[int], view: int, margin: int = 0, offset: Offset = ...
@@ -85,13 +78,13 @@ class Camera(Protocol):
         """Returns uint8 (B, 3, view + 2 margin, view + 2 margin), seen from `offset` pixels."""
         ...
 
-    def views(self, indices: Sequence[int], view: int, reach: int = 1) -> OffsetViews:
+    def views(self, indices: Sequence[int], view: int, reach: int = 1) -> Views:
         """Prepares a batch for many offsets of up to `reach` pixels; equal to `render` at each."""
         ...
 
 
 @dataclass(frozen=True)
-class Request:
+class DataRequest:
     """What a source is asked for."""
 
     path: Path | None = None  # what follows the colon
@@ -101,12 +94,12 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A kind of data, by the name before the colon."""
 
     name: str
     summary: str  # one line for `shiftbench list datasets`
-    load: Callable[[Request], ImageSet]
+    load: Callable[[DataRequest], ImageSet]
 
 
-SOURCES: Registry[Source] = Registry("data set")
+DATA_SOURCES: Registry[DataSource] = Registry("data set")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from shiftbench.data.base import Camera, ImageSet
+from shiftbench.data.base import ImageSet, RenderedSet
 from shiftbench.errors import DataError, UsageError
 from shiftbench.preprocessing import Geometry
 
@@ -23,7 +23,7 @@ FEW = 128  # images for which starting processes takes longer than decoding
 
 
 @dataclass(frozen=True)
-class Batch:
+class CanvasBatch:
     """Images ready for a device, with what identifies them."""
 
     canvas: Tensor  # uint8 (B, 3, S + 2m, S + 2m)
@@ -35,9 +35,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def take(self, rows: slice) -> Batch:
+    def take(self, rows: slice) -> CanvasBatch:
         """Some of the images."""
-        return Batch(self.canvas[rows], self.labels[rows], self.keys[rows], self.indices[rows])
+        return CanvasBatch(
+            self.canvas[rows], self.labels[rows], self.keys[rows], self.indices[rows]
+        )
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ class Canvases:
             geometry: How they are cut.
             indices: Which images, in which order; all of them by default.
             workers: Processes that decode; 0 decodes here, None chooses by the size of the job.
-            skip_bad: Leave unreadable images out and name them in `Batch.bad`; otherwise the first
-                of them is an error.
+            skip_bad: Leave unreadable images out and name them in the batch's `bad`; otherwise the
+                first of them is an error.
         """
         if workers is not None and workers < 0:
             raise UsageError(f"workers must be 0 or more, got {workers}")
@@ -106,7 +108,7 @@ class Canvases:
         self._waiting: deque[_Decoded] = deque()
         self._chunks: Iterator[list[_Decoded]] | None = None
 
-    def take(self, count: int) -> Batch | None:
+    def take(self, count: int) -> CanvasBatch | None:
         """The next batch of `count` images, fewer at the end; None when there are no more.
 
         Unreadable images count, so that a batch may be smaller, or even empty, where they are
@@ -118,7 +120,7 @@ class Canvases:
         self._position += len(chosen)
         if not chosen:
             return None
-        if isinstance(self._dataset, Camera):
+        if isinstance(self._dataset, RenderedSet):
             view, margin = self._geometry.view, self._geometry.margin
             return self._batch(self._dataset.render(chosen, view, margin), chosen, ())
         decoded = [self._next() for _ in chosen]
@@ -131,10 +133,10 @@ class Canvases:
         good = [item.index for item in decoded if item.pixels is not None]
         return self._batch(canvas, good, tuple(self._dataset.keys[item.index] for item in bad))
 
-    def _batch(self, canvas: Tensor, indices: Sequence[int], bad: tuple[str, ...]) -> Batch:
+    def _batch(self, canvas: Tensor, indices: Sequence[int], bad: tuple[str, ...]) -> CanvasBatch:
         if torch.cuda.is_available():
             canvas = canvas.pin_memory()  # lets the copy to the device overlap with computing
-        return Batch(
+        return CanvasBatch(
             canvas,
             torch.tensor([self._dataset.labels[index] for index in indices], dtype=torch.int64),
             tuple(self._dataset.keys[index] for index in indices),
@@ -172,7 +174,7 @@ def default_workers(images: int) -> int:
     return 0 if images <= FEW else min(8, cores or 1)
 
 
-def canvases(
+def canvas_batches(
     dataset: ImageSet,
     geometry: Geometry,
     indices: Sequence[int] | None = None,
@@ -180,7 +182,7 @@ def canvases(
     batch_size: int = 64,
     workers: int | None = None,
     skip_bad: bool = False,
-) -> Iterator[Batch]:
+) -> Iterator[CanvasBatch]:
     """Batches of canvases in the order of `indices`; see `Canvases` for the arguments.
 
     A batch that holds no readable image is left out.

@@ -12,7 +12,7 @@ import csv
 from collections import Counter
 from pathlib import Path
 
-from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.data.folder import ALL, FileSet, set_name
 from shiftbench.errors import DataError, UsageError
 
@@ -20,7 +20,7 @@ COLUMNS = ("path", "label")
 USUAL = "images"  # a table of this name is called by its folder
 
 
-def load_csv(request: Request) -> FileSet:
+def load_csv(request: DataRequest) -> FileSet:
     """Reads the table; labels that are names count in alphabetical order, as folders do."""
     if request.path is None:
         raise UsageError("data 'csv' needs a table: write it as csv:FILE.csv")
@@ -73,7 +73,7 @@ def _rows(table: Path) -> list[tuple[str, str]]:
     return rows
 
 
-SOURCES.register(
+DATA_SOURCES.register(
     "csv",
-    Source("csv", "csv:FILE.csv, image files with their labels: columns path, label", load_csv),
+    DataSource("csv", "csv:FILE.csv, image files with their labels: columns path, label", load_csv),
 )

@@ -14,7 +14,7 @@ from typing import Any
 from PIL.Image import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.data.fingerprint import content_digest
 from shiftbench.data.images import all_sized, read_image
 from shiftbench.errors import DataError, UsageError
@@ -59,7 +59,7 @@ class FileSet:
 
 def set_name(name: str) -> str:
     """The name of a data set of the user's own, which never is that of a source."""
-    return f"folder-{name}" if not name or name in SOURCES else name
+    return f"folder-{name}" if not name or name in DATA_SOURCES else name
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _numbered(folders: Sequence[str]) -> dict[str, int] | None:
     return {folder: int(folder) for folder in sorted(folders, key=int)}
 
 
-def load_folder(request: Request) -> FileSet:
+def load_folder(request: DataRequest) -> FileSet:
     """`folder:PATH`: folders are class indices, or names that count in alphabetical order.
 
     The second is the custom of torchvision's ImageFolder, and so of most training scripts.
@@ -204,9 +204,9 @@ def load_folder(request: Request) -> FileSet:
     return file_set(place.name, place, classes, names)
 
 
-SOURCES.register(
+DATA_SOURCES.register(
     "folder",
-    Source(
+    DataSource(
         "folder", "folder:PATH, one folder per class: an index, a name, or --class-map", load_folder
     ),
 )

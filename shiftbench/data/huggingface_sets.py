@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL.Image import Image
 
-from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.data.fingerprint import content_digest, remembered
 from shiftbench.data.folder import set_name
 from shiftbench.data.images import all_sized, decode_image
@@ -80,7 +80,7 @@ class HubSet:
         return remembered(tables, read, verify=verify) if tables else read()
 
 
-def load_hub_set(request: Request) -> HubSet:
+def load_hub_set(request: DataRequest) -> HubSet:
     """Opens a data set of the library; the network is used only when the request allows it."""
     if request.path is None:
         raise UsageError("data 'hfds' needs a name or a folder: write it as hfds:NAME_OR_PATH")
@@ -147,7 +147,9 @@ def _columns(datasets: Any, table: Any, name: str) -> tuple[str, str]:
     return images[0], labels[0]
 
 
-SOURCES.register(
+DATA_SOURCES.register(
     "hfds",
-    Source("hfds", "hfds:NAME_OR_PATH, image classification sets of Hugging Face", load_hub_set),
+    DataSource(
+        "hfds", "hfds:NAME_OR_PATH, image classification sets of Hugging Face", load_hub_set
+    ),
 )

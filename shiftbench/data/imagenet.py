@@ -6,7 +6,7 @@ from functools import cache
 
 from timm.data import ImageNetInfo
 
-from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.data.folder import FileSet, class_folders, file_set, split_folder
 from shiftbench.errors import DataError
 
@@ -20,7 +20,7 @@ def _synsets() -> tuple[dict[str, int], list[str]]:
     return {wnid: index for index, wnid in enumerate(wnids)}, names
 
 
-def load_imagenet(request: Request) -> FileSet:
+def load_imagenet(request: DataRequest) -> FileSet:
     """PATH holds `val/` or is the folder of wnid folders itself; any of the wnids may be absent."""
     place = split_folder(request.path, request.split, source="imagenet")
     index, names = _synsets()
@@ -34,9 +34,9 @@ def load_imagenet(request: Request) -> FileSet:
     return file_set("imagenet", place, {wnid: index[wnid] for wnid in folders}, names)
 
 
-SOURCES.register(
+DATA_SOURCES.register(
     "imagenet",
-    Source(
+    DataSource(
         "imagenet", "imagenet:PATH, wnid folders (any of the 1000), PATH or PATH/val", load_imagenet
     ),
 )

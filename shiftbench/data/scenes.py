@@ -15,7 +15,7 @@ from functools import cached_property
 from PIL import Image
 from torch import Tensor
 
-from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.registry import unknown_name
@@ -27,7 +27,7 @@ VERSION = 2  # goes into the fingerprint; changes whenever any pixel of any scen
 
 
 class Scenes:
-    """The images of one split; implements `ImageSet` and `Camera`."""
+    """The images of one split; implements `ImageSet` and `RenderedSet`."""
 
     name = "scenes"
     class_names: Sequence[str] = CLASS_NAMES
@@ -98,13 +98,13 @@ class Scenes:
         return sensor.CameraViews(world, view, reach)
 
 
-def _load(request: Request) -> Scenes:
+def _load(request: DataRequest) -> Scenes:
     if request.path is not None:
         raise UsageError(f"scenes has no files: write scenes, without ':{request.path}'")
     return Scenes(request.split or "test")
 
 
-SOURCES.register(
+DATA_SOURCES.register(
     "scenes",
-    Source("scenes", "embedded procedural scenes, 12 classes, with a camera that moves", _load),
+    DataSource("scenes", "embedded procedural scenes, 12 classes, with a camera that moves", _load),
 )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shiftbench.data.base import SOURCES, ImageSet, Request, Source
+from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource, ImageSet
 from shiftbench.data.subset import balanced, subset
 from shiftbench.errors import UsageError
 
 
-def list_datasets() -> list[Source]:
+def list_datasets() -> list[DataSource]:
     """Every source of data, with its name and a one-line summary."""
-    return [SOURCES.get(name) for name in SOURCES]
+    return [DATA_SOURCES.get(name) for name in DATA_SOURCES]
 
 
 def load_dataset(
@@ -44,11 +44,11 @@ def load_dataset(
         DataError: The files are not there or not as expected.
     """
     name, _, path = spec.partition(":")
-    source = SOURCES.get(name)
+    source = DATA_SOURCES.get(name)
     if class_map is not None and name != "folder":
         raise UsageError(f"a class map is for folder:PATH; {name} knows its classes: leave it out")
     dataset = source.load(
-        Request(
+        DataRequest(
             path=Path(path).expanduser() if path else None,
             split=split,
             download=download,

@@ -12,9 +12,10 @@ from typing import cast
 from PIL.Image import Image
 from torch import Tensor
 
-from shiftbench.data.base import Camera, ImageSet, OffsetViews
+from shiftbench.data.base import ImageSet, RenderedSet
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
+from shiftbench.shifts.base import Views
 
 
 @dataclass(frozen=True)
@@ -66,25 +67,25 @@ class Subset:
         return digest.hexdigest()
 
 
-class CameraSubset(Subset):
-    """Some scenes of a data set that can move its camera."""
+class RenderedSubset(Subset):
+    """Some images of a data set that can be rendered again."""
 
     def render(
         self, indices: Sequence[int], view: int, margin: int = 0, offset: Offset = ORIGIN
     ) -> Tensor:
         """As the whole renders them."""
-        camera = cast("Camera", self.whole)
-        return camera.render([self.indices[i] for i in indices], view, margin, offset)
+        whole = cast("RenderedSet", self.whole)
+        return whole.render([self.indices[i] for i in indices], view, margin, offset)
 
-    def views(self, indices: Sequence[int], view: int, reach: int = 1) -> OffsetViews:
+    def views(self, indices: Sequence[int], view: int, reach: int = 1) -> Views:
         """As the whole prepares them."""
-        camera = cast("Camera", self.whole)
-        return camera.views([self.indices[i] for i in indices], view, reach)
+        whole = cast("RenderedSet", self.whole)
+        return whole.views([self.indices[i] for i in indices], view, reach)
 
 
 def subset(dataset: ImageSet, indices: Sequence[int]) -> Subset:
-    """The chosen images; a data set with a camera keeps it."""
-    kind = CameraSubset if isinstance(dataset, Camera) else Subset
+    """The chosen images; a set that can be rendered again still can."""
+    kind = RenderedSubset if isinstance(dataset, RenderedSet) else Subset
     return kind(dataset, list(indices))
 
 

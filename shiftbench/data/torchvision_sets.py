@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torchvision import datasets
 
-from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.data.fingerprint import cache_folder, content_digest
 from shiftbench.data.images import all_sized, to_rgb, unreadable
 from shiftbench.errors import DataError
@@ -148,7 +148,7 @@ def default_root() -> Path:
     return Path(place).expanduser() if place else cache_folder() / "data"
 
 
-def load_torchvision(entry: Entry, request: Request) -> TorchvisionSet:
+def load_torchvision(entry: Entry, request: DataRequest) -> TorchvisionSet:
     """Opens a torchvision data set; the network is used only when the request allows it."""
     split = request.split or next(iter(entry.splits))
     if split not in entry.splits:
@@ -176,9 +176,9 @@ def load_torchvision(entry: Entry, request: Request) -> TorchvisionSet:
 
 
 for _entry in ENTRIES:
-    SOURCES.register(
+    DATA_SOURCES.register(
         _entry.name,
-        Source(
+        DataSource(
             _entry.name,
             f"{_entry.name}[:ROOT], torchvision's {_entry.kind.__name__}, "
             f"{next(iter(_entry.splits))} split",

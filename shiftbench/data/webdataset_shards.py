@@ -19,7 +19,7 @@ from pathlib import Path
 from PIL.Image import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from shiftbench.data.base import SOURCES, Request, Source
+from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.data.fingerprint import content_digest
 from shiftbench.data.folder import ALL, SPLITS, set_name
 from shiftbench.data.images import all_sized, decode_image
@@ -133,7 +133,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, Member, int]]:
         yield key, member, labels[key]
 
 
-def load_shards(request: Request) -> ShardSet:
+def load_shards(request: DataRequest) -> ShardSet:
     """Indexes the shards; nothing is unpacked."""
     if request.path is None:
         raise UsageError("data 'wds' needs shards: write it as wds:PATTERN")
@@ -155,6 +155,6 @@ def load_shards(request: Request) -> ShardSet:
     return ShardSet(set_name(home.name), split, keys, labels, members)
 
 
-SOURCES.register(
-    "wds", Source("wds", "wds:PATTERN, tar shards of WebDataset: images and .cls", load_shards)
+DATA_SOURCES.register(
+    "wds", DataSource("wds", "wds:PATTERN, tar shards of WebDataset: images and .cls", load_shards)
 )

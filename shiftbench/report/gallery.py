@@ -23,8 +23,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from shiftbench.data import SOURCES, Camera, ImageSet, load_dataset
-from shiftbench.data.canvases import canvases
+from shiftbench.data import DATA_SOURCES, ImageSet, RenderedSet, canvas_batches, load_dataset
 from shiftbench.errors import DataError, RecordError, UsageError
 from shiftbench.files import GALLERY_ENDINGS, format_of, require_place, write_text
 from shiftbench.grid import ORIGIN, Grid, Offset
@@ -88,11 +87,11 @@ def _views(
     far = max(abs(offset.dy), abs(offset.dx))
     margin = shift.margin(Grid(math.ceil(far)))  # none where the view is all that is read
     geometry = _geometry(record, margin)
-    batch = next(canvases(dataset, geometry, [index], workers=0))
+    batch = next(canvas_batches(dataset, geometry, [index], workers=0))
     canvas = batch.canvas.float().div(255)
     original = SHIFTS.get("crop").views(canvas, geometry.margin)(ORIGIN)
     scene = None
-    if isinstance(dataset, Camera):
+    if isinstance(dataset, RenderedSet):
         views = dataset.views([index], geometry.view)
 
         def scene() -> Views:
@@ -108,12 +107,12 @@ def open_images(record: Record, data: str | None) -> ImageSet:
     """The data set a record was measured on; `data` says where its files are."""
     name = record.data.name
     source = (data or name).partition(":")[0]
-    if name in SOURCES and source != name:
+    if name in DATA_SOURCES and source != name:
         raise UsageError(f"the records are of {name}, got --data {data}")
     try:
         dataset = load_dataset(data or name, split=record.data.split)
     except UsageError as error:
-        place = f"{name if name in SOURCES else 'folder'}:PATH"
+        place = f"{name if name in DATA_SOURCES else 'folder'}:PATH"
         raise UsageError(
             f"cannot open the images of {name}: {error}; give their place with --data {place}"
         ) from error

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shiftbench.data.base import ImageSet
+from shiftbench.data import ImageSet
 from shiftbench.errors import RecordError
 from shiftbench.models.classifier import Classifier
 from shiftbench.records.record import (

@@ -11,10 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shiftbench.data.base import Camera, ImageSet
-from shiftbench.data.canvases import Canvases
-from shiftbench.data.labels import relabeled
-from shiftbench.data.subset import balanced
+from shiftbench.data import Canvases, ImageSet, RenderedSet, balanced, relabeled
 from shiftbench.errors import DataError, UsageError
 from shiftbench.metrics import plan_metric
 from shiftbench.metrics.base import Metric
@@ -141,7 +138,7 @@ def _check(classifier: Classifier, dataset: ImageSet, settings: Settings) -> Non
             f"{count} images of {dataset.name} have the key {key!r}: each needs a name of its own"
         )
     for name in settings.attacks:
-        if SHIFTS.get(ATTACKS.get(name).shift).rendered and not isinstance(dataset, Camera):
+        if SHIFTS.get(ATTACKS.get(name).shift).rendered and not isinstance(dataset, RenderedSet):
             raise UsageError(
                 f"attack {name!r} moves the camera itself, which data {dataset.name!r} cannot: "
                 "use --data scenes, or another attack"
@@ -181,6 +178,6 @@ def _geometry(
         margin=needed.get(widest, 0),
         pad=settings.pad,
         finished=finished,
-        rendered=isinstance(dataset, Camera),
+        rendered=isinstance(dataset, RenderedSet),
         shift=widest,
     )

@@ -9,8 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from shiftbench.data.base import ImageSet
-from shiftbench.data.subset import subset
+from shiftbench.data import ImageSet, subset
 from shiftbench.errors import RecordError
 from shiftbench.models.classifier import Classifier
 from shiftbench.records.record import KEY, Record, ResultStore, images_digest

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 from torch import Tensor
 
-from shiftbench.data.base import Camera
-from shiftbench.data.canvases import Batch
+from shiftbench.data import CanvasBatch, RenderedSet
 from shiftbench.grid import Offset
 from shiftbench.metrics import score_rows
 from shiftbench.metrics.base import Metric, Shard
@@ -113,7 +112,9 @@ class Worker:
         """The rows that are there for some images, empty cells for the others."""
         return self.rows[metric.name].reindex(pd.Index(list(keys), name=KEY))
 
-    def _load_ahead(self, todo: Sequence[int], size: ShardSize) -> Iterator[tuple[Batch, float]]:
+    def _load_ahead(
+        self, todo: Sequence[int], size: ShardSize
+    ) -> Iterator[tuple[CanvasBatch, float]]:
         """Yields batches and the seconds spent waiting for them; the next one loads meanwhile."""
         stream = self.plan.stream(todo)
         with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
@@ -130,7 +131,7 @@ class Worker:
                 if len(batch):
                     yield batch, waited
 
-    def _measure(self, batch: Batch, waited: float, size: ShardSize) -> None:
+    def _measure(self, batch: CanvasBatch, waited: float, size: ShardSize) -> None:
         try:
             self._measure_metrics(batch, waited, size)
         except Exception as error:
@@ -142,7 +143,7 @@ class Worker:
             self._measure(batch.take(slice(half)), 0.0, size)
             self._measure(batch.take(slice(half, None)), 0.0, size)
 
-    def _measure_metrics(self, batch: Batch, waited: float, size: ShardSize) -> None:
+    def _measure_metrics(self, batch: CanvasBatch, waited: float, size: ShardSize) -> None:
         size.batch_size = self.engine.batch_size
         began = time.monotonic() - waited
         self._current, self._share = self.plan.metrics[0].name, 0.0
@@ -160,14 +161,14 @@ class Worker:
                 size.note(metric.name, len(rows), seconds)
             began = time.monotonic()
 
-    def _shard(self, batch: Batch) -> Shard:
+    def _shard(self, batch: CanvasBatch) -> Shard:
         """Puts a batch on the engine's device and asks about the unshifted images."""
         dataset, view = self.plan.dataset, self.plan.geometry.view
         scene = None
-        if isinstance(dataset, Camera):
+        if isinstance(dataset, RenderedSet):
 
             def scene() -> Views:
-                assert isinstance(dataset, Camera)
+                assert isinstance(dataset, RenderedSet)
                 return _Prepared(dataset.views(batch.indices, view), self.engine)
 
         return Shard.predict(

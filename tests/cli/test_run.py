@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from shiftbench.data.scenes import Scenes
+from shiftbench.data import Scenes
 from shiftbench.records.record import ResultStore, read_record
 from shiftbench.scores import ScoreName
 from shiftbench_cli.main import main

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from shiftbench.data import ImageSet, Scenes, load_dataset
-from shiftbench.data.canvases import FEW, Batch, Canvases, canvases, default_workers
+from shiftbench.data import CanvasBatch, Canvases, ImageSet, Scenes, canvas_batches, load_dataset
+from shiftbench.data.canvases import FEW, default_workers
 from shiftbench.errors import DataError, UsageError
 from shiftbench.preprocessing import Geometry, Preprocessing, geometry_for
 
@@ -32,7 +32,7 @@ def data(tmp_path: Path) -> ImageSet:
 
 
 def together(
-    batches: Iterator[Batch],
+    batches: Iterator[CanvasBatch],
 ) -> tuple[torch.Tensor, list[int], list[str], list[int]]:
     parts = list(batches)
     return (
@@ -44,7 +44,7 @@ def together(
 
 
 def test_batches_hold_every_image_once_in_order(data: ImageSet) -> None:
-    batches = list(canvases(data, GEOMETRY, batch_size=4, workers=0))
+    batches = list(canvas_batches(data, GEOMETRY, batch_size=4, workers=0))
     assert [len(batch) for batch in batches] == [4, 4, 3]
     pixels, labels, keys, indices = together(iter(batches))
     assert indices == list(range(COUNT))
@@ -56,8 +56,8 @@ def test_batches_hold_every_image_once_in_order(data: ImageSet) -> None:
 
 def test_workers_and_batch_size_change_nothing(data: ImageSet) -> None:
     chosen = [7, 0, 3, 10, 5]
-    here = together(canvases(data, GEOMETRY, chosen, batch_size=2, workers=0))
-    there = together(canvases(data, GEOMETRY, chosen, batch_size=5, workers=2))
+    here = together(canvas_batches(data, GEOMETRY, chosen, batch_size=2, workers=0))
+    there = together(canvas_batches(data, GEOMETRY, chosen, batch_size=5, workers=2))
     assert torch.equal(here[0], there[0])
     assert here[1:] == there[1:]
     assert here[3] == chosen
@@ -80,12 +80,12 @@ def test_bad_images_are_an_error_or_skipped_by_name(data: ImageSet, workers: int
     path: Path = data.root / bad  # type: ignore[attr-defined]
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(DataError, match=f"{bad}.*--skip-bad"):
-        list(canvases(data, GEOMETRY, batch_size=4, workers=workers))
-    kept = list(canvases(data, GEOMETRY, batch_size=4, workers=workers, skip_bad=True))
+        list(canvas_batches(data, GEOMETRY, batch_size=4, workers=workers))
+    kept = list(canvas_batches(data, GEOMETRY, batch_size=4, workers=workers, skip_bad=True))
     assert [batch.bad for batch in kept] == [(), (bad,), ()]
     assert [len(batch) for batch in kept] == [4, 3, 3]
     assert [i for batch in kept for i in batch.indices] == [i for i in range(COUNT) if i != 5]
-    assert not list(canvases(data, GEOMETRY, [5], workers=0, skip_bad=True))
+    assert not list(canvas_batches(data, GEOMETRY, [5], workers=0, skip_bad=True))
     alone = Canvases(data, GEOMETRY, [5], workers=0, skip_bad=True).take(3)
     assert alone is not None
     assert (len(alone), alone.bad, tuple(alone.canvas.shape)) == (0, (bad,), (0, 3, 18, 18))
@@ -94,7 +94,9 @@ def test_bad_images_are_an_error_or_skipped_by_name(data: ImageSet, workers: int
 def test_scenes_are_rendered_on_the_lattice_of_the_view() -> None:
     scenes = Scenes(size=6)
     geometry = Geometry(view=16, resize=18, margin=9, interpolation="bilinear", rendered=True)
-    pixels, labels, _, _ = together(canvases(scenes, geometry, [4, 1], batch_size=1, workers=3))
+    pixels, labels, _, _ = together(
+        canvas_batches(scenes, geometry, [4, 1], batch_size=1, workers=3)
+    )
     assert torch.equal(pixels, scenes.render([4, 1], 16, 9))
     assert labels == [4, 1]
 
@@ -120,11 +122,11 @@ class Deadly:
 
 def test_death_of_a_worker_is_one_sentence() -> None:
     with pytest.raises(DataError, match=r"loading process died.*fewer --workers than 1"):
-        list(canvases(Deadly(), GEOMETRY, workers=1))
+        list(canvas_batches(Deadly(), GEOMETRY, workers=1))
 
 
 def _first_batch(data: ImageSet, geometry: Geometry) -> list[int]:
-    batch = next(canvases(data, geometry, batch_size=3, workers=0))
+    batch = next(canvas_batches(data, geometry, batch_size=3, workers=0))
     return batch.canvas.sum(dim=(1, 2, 3)).tolist()  # type: ignore[no-any-return]
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torchvision.datasets import CIFAR10, ImageFolder
 
 from shiftbench.data import (
-    Camera,
+    RenderedSet,
     balanced,
     list_datasets,
     load_dataset,
@@ -430,8 +430,8 @@ def test_limit_is_balanced_nested_and_independent_of_order() -> None:
 def test_limited_scenes_keep_their_camera() -> None:
     whole = load_dataset("scenes")
     part = load_dataset("scenes", limit=24)
-    assert isinstance(part, Camera)
-    assert isinstance(whole, Camera)
+    assert isinstance(part, RenderedSet)
+    assert isinstance(whole, RenderedSet)
     assert sorted(part.labels) == sorted([*range(12), *range(12)])
     place = list(whole.keys).index(part.keys[3])
     assert torch.equal(part.render([3], 16), whole.render([place], 16))

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shiftbench.data import ImageSet, load_dataset
-from shiftbench.data.canvases import canvases
+from shiftbench.data import ImageSet, canvas_batches, load_dataset
 from shiftbench.errors import DataError, UsageError
 from shiftbench.preprocessing import Geometry
 
@@ -43,7 +42,7 @@ def check(data: ImageSet, values: list[int]) -> None:
     assert not data.has_size(9)
     again = pickle.loads(pickle.dumps(data))
     assert again.fingerprint() == data.fingerprint() == data.fingerprint(verify=True)
-    batch = next(canvases(data, GEOMETRY, workers=0))
+    batch = next(canvas_batches(data, GEOMETRY, workers=0))
     assert batch.keys == tuple(data.keys)
 
 

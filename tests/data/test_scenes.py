@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from shiftbench.data.base import Camera
-from shiftbench.data.scenes import SPLITS, Scenes
+from shiftbench.data import RenderedSet, Scenes
+from shiftbench.data.scenes import SPLITS
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.scenes import sensor
@@ -23,7 +23,7 @@ def scenes() -> Scenes:
 
 
 def test_is_an_image_set_with_a_camera(scenes: Scenes) -> None:
-    assert isinstance(scenes, Camera)
+    assert isinstance(scenes, RenderedSet)
     assert len(scenes) == len(scenes.keys) == len(scenes.labels) == SPLITS["test"]
     image, label = scenes[5]
     assert (image.mode, image.size, label) == ("RGB", (64, 64), scenes.labels[5])

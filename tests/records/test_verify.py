@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from shiftbench.data.scenes import Scenes
+from shiftbench.data import Scenes
 from shiftbench.models import Classifier, as_classifier
 from shiftbench.records.record import Record, ResultStore, read_record, read_records
 from shiftbench.records.verify import contradictions, read_verification, save_verification

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 import shiftbench
 from aft_models import onnx as exporter
-from shiftbench.data import load_dataset
-from shiftbench.data.scenes import Scenes
+from shiftbench.data import Scenes, load_dataset
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models import Classifier, as_classifier, load_model
 from shiftbench.records.record import ResultStore

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shiftbench.data.scenes import Scenes
+from shiftbench.data import Scenes
 from shiftbench.errors import RecordError
 from shiftbench.models import Classifier, as_classifier
 from shiftbench.records.record import Record, ResultStore, read_record

@@ -14,9 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from shiftbench.data import load_dataset
-from shiftbench.data.scenes import Scenes
-from shiftbench.data.subset import subset
+from shiftbench.data import Scenes, load_dataset, subset
 from shiftbench.errors import DataError, ModelError, RecordError, ShiftbenchError, UsageError
 from shiftbench.grid import ORIGIN, Grid
 from shiftbench.models import Classifier, as_classifier
