@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any
 
 from shiftbench.registry import unknown_name
 from shiftbench.statistics import Score
 
+# A network whose logits are multiplied by a constant gives the same answers: scores counted in
+# these units are shown, and none of them is the best.
+UNRANKED_UNITS = ("logits", "squared logits")
 SCORE_FIELDS = tuple(field.name for field in fields(Score))  # what a score is in a record
 
 
@@ -142,6 +146,8 @@ class Scores(Mapping[ScoreName, Score]):
             place.update(vars(score))
             if score.is_fraction:
                 del place["unit"]
+            if not score.has_interval:
+                place.update(low=None, high=None)
         return content
 
     @classmethod
@@ -176,7 +182,10 @@ def _name(path: tuple[str, ...]) -> ScoreName:
 def _score(content: Mapping[str, Any], where: str) -> Score:
     if content.keys() - {"unit"} != set(SCORE_FIELDS) - {"unit"}:
         raise ValueError(f"{where}: expected value, low, high and n, got {', '.join(content)}")
-    score = Score(**content)
+    ends = (content["low"], content["high"])
+    if ends == (None, None):  # too few images for an interval
+        ends = (-inf, inf)
+    score = Score(**{**content, "low": ends[0], "high": ends[1]})
     numbers = (score.value, score.low, score.high)
     if not all(isinstance(x, int | float) for x in (*numbers, score.n)):
         raise ValueError(f"{where}: expected numbers, got {content}")

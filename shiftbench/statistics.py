@@ -1,4 +1,11 @@
-"""Uncertainty: intervals with images as the units, and exact tests for paired models."""
+"""Uncertainty: intervals with images as the units, and paired tests that agree with them.
+
+Rights and wrongs are counted: Wilson's interval, McNemar's exact test. Shares of several draws have
+Wilson's interval for as many images as give the same standard error. Every other mean may be skewed
+and has the interval of Hall (1992), which transforms Student's t by the sample's skewness; a paired
+difference has a p-value by the same transformation, so that p < 0.05 exactly when the 95% interval
+excludes 0.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +18,41 @@ from numpy.typing import ArrayLike, NDArray
 FRACTION = "fraction"
 SIGNIFICANCE = 0.05
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
+FEWEST_IMAGES = 10  # a mean of fewer unbounded outcomes has no interval: any would be a guess
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Score:
-    """A mean over images, most often a fraction, with its 95% interval."""
+    """A mean over images, most often a fraction, with its 95% interval.
+
+    >>> score = wilson(9, 10)
+    >>> score > 0.5, f"{score:.2f}", score > wilson(8, 10)
+    (True, '0.90', True)
+    """
 
     value: float
-    low: float
-    high: float
+    low: float  # minus infinity where no interval is given
+    high: float  # infinity where no interval is given
     n: int  # how many images it is a mean of
     unit: str = FRACTION  # a fraction is shown in percent; "" is a plain number
 
     def __float__(self) -> float:
         return self.value
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec) if spec else str(self)
+
+    def __lt__(self, other: Score | float) -> bool:
+        return self.value < float(other)
+
+    def __le__(self, other: Score | float) -> bool:
+        return self.value <= float(other)
+
+    def __gt__(self, other: Score | float) -> bool:
+        return self.value > float(other)
+
+    def __ge__(self, other: Score | float) -> bool:
+        return self.value >= float(other)
 
     def __str__(self) -> str:
         unit = "%" if self.is_fraction else f" {self.unit}".rstrip()
@@ -38,6 +66,15 @@ class Score:
         True
         """
         return self.unit == FRACTION
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there are enough images for an interval.
+
+        >>> mean_score([1.5] * 9, unit="px").has_interval
+        False
+        """
+        return math.isfinite(self.high)
 
     def text(self) -> str:
         """The value for people: a fraction in percent, anything else as it is.
@@ -53,6 +90,8 @@ class Score:
         >>> wilson(9, 10).interval()
         '[59.6, 98.2]'
         """
+        if not self.has_interval:
+            return f"[none: n < {FEWEST_IMAGES}]"
         return f"[{self._number(self.low)}, {self._number(self.high)}]"
 
     def _number(self, value: float) -> str:
@@ -71,12 +110,12 @@ def wilson(successes: int, n: int) -> Score:
     return _wilson(successes / n, n, n)
 
 
-def _wilson(p: float, n: int, effective: float) -> Score:
+def _wilson(p: float, n: int, effective: float, z: float = Z95) -> Score:
     """Wilson's interval of a fraction `p` of `n` images that count as `effective` many."""
-    z2 = Z95**2
+    z2 = z**2
     center = (p + z2 / (2 * effective)) / (1 + z2 / effective)
     spread = math.sqrt(p * (1 - p) / effective + z2 / (4 * effective * effective))
-    half = Z95 / (1 + z2 / effective) * spread
+    half = z / (1 + z2 / effective) * spread
     # The interval holds its value and touches 0 or 1 exactly, however the ends are rounded.
     return Score(p, min(p, max(0.0, center - half)), max(p, min(1.0, center + half)), n)
 
@@ -86,9 +125,10 @@ def mean_score(outcomes: ArrayLike, *, unit: str = FRACTION) -> Score:
 
     Outcomes of 0 and 1 give the Wilson interval. Outcomes between them, such as the share of an
     image's random draws that agree, give Wilson's with the number of images that has the same
-    standard error: the draws of one image are not independent. Their variance counts one more
-    image, of a single draw, so that images which happen to be equal are not taken for certainty.
-    Outcomes of another unit have a bootstrap interval over images, the same one at every call.
+    standard error, and Student's quantile: the draws of one image are not independent. Their
+    variance counts one more image, of a single draw, so that images which happen to be equal are
+    not taken for certainty. Outcomes of another unit have Hall's interval, and none where there are
+    fewer than `FEWEST_IMAGES`.
 
     >>> mean_score([1, 1, 0, 1]) == wilson(3, 4)
     True
@@ -100,27 +140,85 @@ def mean_score(outcomes: ArrayLike, *, unit: str = FRACTION) -> Score:
         raise ValueError(f"expected a finite outcome per image, got shape {values.shape}")
     n, mean = len(values), float(values.mean())
     if unit != FRACTION or not is_bounded(values):
-        return _bootstrap(values, "" if unit == FRACTION else unit)
-    if np.isin(values, (0.0, 1.0)).all():
+        low, high = _SkewedMean.of(values).interval()
+        return Score(mean, low, high, n, "" if unit == FRACTION else unit)
+    if _is_binary(values):
         return wilson(int(values.sum()), n)
     single = mean * (1 - mean)  # the variance of single draws
     ratio = float(values.var()) / single if single else 1.0
-    return _wilson(mean, n, n * (n + 1) / (n * ratio + 1))
+    return _wilson(mean, n, n * (n + 1) / (n * ratio + 1), _student_quantile(n))
 
 
-def _bootstrap(values: NDArray[np.float64], unit: str, rounds: int = 2000) -> Score:
-    """Percentile interval of the mean over resampled images, a few rounds at a time."""
-    generator = np.random.default_rng(0)
-    n, block = len(values), max(1, 2_000_000 // len(values))
-    means = np.concatenate(
-        [
-            values[generator.integers(n, size=(min(block, rounds - done), n))].mean(1)
-            for done in range(0, rounds, block)
-        ]
-    )
-    low, high = np.quantile(means, [0.025, 0.975])
-    mean = float(values.mean())  # equal values: rounding must not push it out of its interval
-    return Score(mean, min(mean, float(low)), max(mean, float(high)), n, unit)
+@dataclass(frozen=True)
+class _SkewedMean:
+    """A mean whose distribution leans as its sample does: Hall's transformation of Student's t.
+
+    For t = (mean - truth) / error and k = skewness / sqrt(n), the increasing function
+    t + k t^2 / 3 + k^2 t^3 / 27 + k / 6 is nearer to Student's distribution than t is. It has a
+    closed inverse, so that interval and p-value come from one formula.
+    """
+
+    mean: float
+    error: float  # standard error; 0 where all outcomes are equal
+    k: float  # skewness / sqrt(n)
+    freedom: int  # degrees of freedom of Student's distribution; 0: too few images for anything
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], single: float | None = None) -> _SkewedMean:
+        """The mean of some outcomes.
+
+        Args:
+            values: One per image.
+            single: For shares of draws, the variance of a single draw: one more image counts with
+                it, so that images which happen to be equal are not taken for certainty.
+        """
+        n, mean = len(values), float(values.mean())
+        apart = values - mean
+        if single is None:
+            freedom = n - 1 if n >= FEWEST_IMAGES else 0
+            variance = float((apart**2).sum()) / max(n - 1, 1)
+        else:
+            freedom, variance = n, (float((apart**2).sum()) + single) / (n + 1)
+        if variance <= (1e-12 * float(np.abs(values).max())) ** 2:  # equal, but for rounding
+            return cls(mean, 0.0, 0.0, freedom)
+        deviation = math.sqrt(variance)
+        skewness = float(((apart / deviation) ** 3).mean())
+        return cls(mean, deviation / math.sqrt(n), skewness / math.sqrt(n), freedom)
+
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval; unbounded where there are too few images."""
+        if not self.freedom:
+            return -math.inf, math.inf
+        quantile = _student_quantile(self.freedom)
+        low, high = (self.mean - self.error * self._student_t(q) for q in (quantile, -quantile))
+        # It holds the mean, since |k| <= 1, however its ends are rounded.
+        return min(self.mean, low), max(self.mean, high)
+
+    def _student_t(self, transformed: float) -> float:
+        """The inverse of the transformation."""
+        if abs(self.k) < 1e-9:
+            return transformed
+        root = float(np.cbrt(1 + self.k * (transformed - self.k / 6)))
+        return 3 * (root - 1) / self.k
+
+    def p_value(self) -> float:
+        """Two-sided, of a true mean of 0: below 5% exactly when the interval excludes 0."""
+        if not self.freedom:
+            return 1.0
+        if self.error == 0:
+            return float(self.mean == 0)
+        from scipy.special import stdtr  # here: only means of other outcomes than 0 and 1 need it
+
+        t, k = self.mean / self.error, self.k
+        transformed = t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6
+        return 2 * float(stdtr(self.freedom, -abs(transformed)))
+
+
+def _student_quantile(freedom: int) -> float:
+    """The 97.5% quantile of Student's distribution."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.975))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -158,8 +256,8 @@ class PairedComparison:
     difference: float  # mean outcome of the second minus that of the first
     low: float  # 95% interval of the difference
     high: float
-    p_value: float  # exact McNemar, two-sided; for outcomes between 0 and 1, the exact sign test
-    only_first: int  # images where the first alone is right, or the better
+    p_value: float  # two-sided: exact McNemar for rights and wrongs, otherwise of the mean
+    only_first: int  # images where the first alone is right, or has the larger outcome
     only_second: int
     n: int
 
@@ -174,11 +272,10 @@ def compare_paired(
 ) -> PairedComparison:
     """Compares two models by their outcomes on the same images in the same order.
 
-    The interval is Agresti and Min's (2005): Wald's, after half an image is added to each of the
-    four cells of the table, which keeps its coverage near 95% for few images and few differences.
-    Outcomes of another unit than fractions have a bootstrap interval over images.
-    The p-value counts the images on which one model is better: right and wrong answers give
-    McNemar's test, shares of draws the sign test, of which it is the special case.
+    Rights and wrongs: the exact McNemar test, and Agresti and Min's interval (2005): Wald's, after
+    half an image is added to each of the four cells of the table, which keeps its coverage near 95%
+    for few images and few differences. All other outcomes: Hall's interval of the mean difference,
+    and the p-value of the same transformation.
 
     >>> compared = compare_paired([1, 1, 1, 0], [1, 0, 0, 0])
     >>> compared.difference, compared.only_first, compared.p_value
@@ -191,19 +288,22 @@ def compare_paired(
         )
     change, n = b - a, len(a)
     only_first, only_second = int((change < 0).sum()), int((change > 0).sum())
-    if unit == FRACTION and is_bounded(a, b):
+    bounded = unit == FRACTION and is_bounded(a, b)
+    if bounded and _is_binary(a) and _is_binary(b):
         center = float(change.sum()) / (n + 2)
         spread = (float((change**2).sum()) + 1) / (n + 2) - center**2
         half = Z95 * math.sqrt(spread / (n + 2))
-        low, high = max(-1.0, center - half), min(1.0, center + half)
+        low, high = center - half, center + half
+        p_value = mcnemar(only_first, only_second)
     else:
-        resampled = _bootstrap(change, unit)
-        low, high = resampled.low, resampled.high
+        single = float(sum(x.mean() * (1 - x.mean()) for x in (a, b))) if bounded else None
+        skewed = _SkewedMean.of(change, single)
+        (low, high), p_value = skewed.interval(), skewed.p_value()
     return PairedComparison(
         difference=float(change.mean()),
-        low=low,
-        high=high,
-        p_value=mcnemar(only_first, only_second),
+        low=max(-1.0, low) if bounded else low,
+        high=min(1.0, high) if bounded else high,
+        p_value=p_value,
         only_first=only_first,
         only_second=only_second,
         n=n,
@@ -232,6 +332,10 @@ def differ_for_any_pairing(first: Score, second: Score) -> bool:
     discordant = 2 * min(more, n - less) - difference  # at most, and fewer lower the p-value
     # Hoeffding: p <= 2 exp(-difference^2 / (2 discordant)).
     return difference**2 > 2 * discordant * math.log(2 / SIGNIFICANCE)
+
+
+def _is_binary(values: NDArray[np.float64]) -> bool:
+    return bool(np.isin(values, (0.0, 1.0)).all())
 
 
 def is_bounded(*outcomes: NDArray[np.float64]) -> bool:

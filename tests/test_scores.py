@@ -22,7 +22,7 @@ names = st.builds(
     radius=st.none() | st.integers(0, 40),
 )
 fractions = st.builds(wilson, st.integers(0, 9), st.integers(9, 99))
-others = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4).map(
+others = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12).map(
     lambda values: mean_score(values, unit="logits")
 )
 

@@ -141,8 +141,8 @@ class RandomConsistency(Metric):
         return replace(self, repeats=int(np.nanmin(column(rows, self._of("draws")))))
 
     def conditions(self) -> dict[str, Any]:
-        """The same draws; how far they go follows from the size of the view."""
-        return {"repeats": self.repeats, "seed": self.seed}
+        """The same draws, as far: a view of another size has another span."""
+        return {"span": self.span, "repeats": self.repeats, "seed": self.seed}
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """The share of an image's draws that agree, and its mean change."""

@@ -31,8 +31,8 @@ class Jitter(Metric):
         return [ScoreName(FAMILY, "logit"), ScoreName(FAMILY, "probability")]
 
     def unit(self, name: ScoreName) -> str:
-        """Squares of logits, or of probabilities."""
-        return "variance"
+        """Squares of logits, which every network scales as it likes, or of probabilities."""
+        return "squared logits" if name.kind == "logit" else "variance"
 
     def lower_is_better(self, name: ScoreName) -> bool:
         """Steady answers do not vary."""

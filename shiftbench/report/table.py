@@ -17,7 +17,7 @@ from shiftbench.records.choose import pixels
 from shiftbench.records.comparable import Group, comparison_key, conditions, group_records
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
-from shiftbench.scores import ACCURACY, ScoreName
+from shiftbench.scores import ACCURACY, UNRANKED_UNITS, ScoreName
 from shiftbench.shifts.attacks import DEFAULT_RADIUS, PAPER_ATTACKS
 from shiftbench.statistics import FRACTION, Score, compare_paired, differ_for_any_pairing
 
@@ -147,6 +147,9 @@ class Table:
         ]
         if other:
             found[0] += f", {', '.join(other)}"
+        scaled = [title for title, unit in units.items() if unit in UNRANKED_UNITS]
+        if scaled:
+            found.append(f"{', '.join(scaled)}: not ranked, a network may scale its logits")
         reaches = [f"{c.score.kind} {c.reach}" for c in columns if c.score and c.reach]
         if reaches:
             found.append(f"adversarial: right at every shift up to {', '.join(reaches)}")
@@ -318,7 +321,8 @@ def _judge(
     alike = _alike([records[i] for i in there], name)
     ranked = {i for i, same in zip(there, alike, strict=True) if same}
     lower = lower_is_better(records, name)
-    best = _best({i: scores[i] for i in ranked}, name, lower, read)  # type: ignore[misc]
+    ranked_scores = {i: score for i, score in enumerate(scores) if score and i in ranked}
+    best = _best(ranked_scores, name, lower, read)
     return [
         None
         if score is None
@@ -344,7 +348,7 @@ def _best(
     scores: Mapping[int, Score], name: ScoreName, lower: bool, read: Callable[[int], Outcomes]
 ) -> set[int]:
     """The best of several scores, and those that a paired test cannot tell from it."""
-    if len(scores) < 2:
+    if len(scores) < 2 or any(score.unit in UNRANKED_UNITS for score in scores.values()):
         return set()
     first = (min if lower else max)(scores, key=lambda i: scores[i].value)
     rivals = [
@@ -353,15 +357,16 @@ def _best(
     return {first} | {
         i
         for i in rivals
-        if _tied(read(i).get(name), read(first).get(name), scores[i].value == scores[first].value)
+        if _tied(read(i).get(name), read(first).get(name), scores[i], scores[first])
     }
 
 
-def _tied(rival: pd.Series | None, best: pd.Series | None, equal: bool) -> bool:
+def _tied(rival: pd.Series | None, best: pd.Series | None, score: Score, best_score: Score) -> bool:
     if rival is None or best is None:
-        return equal
+        return score.value == best_score.value
     both = best.index.intersection(rival.index)
-    return not compare_paired(rival.loc[both], best.loc[both]).is_significant
+    compared = compare_paired(rival.loc[both], best.loc[both], unit=best_score.unit)
+    return not compared.is_significant
 
 
 def _outcomes(record: Record, name: ScoreName) -> Outcomes:

@@ -114,6 +114,16 @@ def test_other_draws_are_other_scores() -> None:
     assert why_not(record(), record(repeats=4), HALF) == ["repeats is 1 and 4"]
 
 
+def test_draws_that_go_further_are_other_scores() -> None:
+    """Views of another size are shifted by other amounts."""
+    near = record()
+    info = near.metrics["consistency_half"]
+    far = replace(info, settings={**info.settings, "span": 32})
+    other = replace(near, metrics={**near.metrics, "consistency_half": far})
+    assert why_not(near, other, HALF) == ["span is 9 and 32"]
+    assert why_not(near, other, ACCURACY) == []
+
+
 def test_a_score_that_one_lacks_is_named() -> None:
     without = record("b", consistent={})
     assert why_not(record(), without, HALF) == ["b has no consistency_half"]
