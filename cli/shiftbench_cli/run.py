@@ -11,18 +11,21 @@ import click
 from aft_models.errors import AftModelsError
 from shiftbench.data import RenderedSet, load_dataset
 from shiftbench.errors import ShiftbenchError, UsageError
+from shiftbench.metrics import plan_metric
 from shiftbench.models import default_models, load_model
 from shiftbench.models.repaired import require_one_model
 from shiftbench.records.log import log_record
-from shiftbench.records.record import Record, ResultStore
+from shiftbench.records.record import Record, ResultStore, read_record
 from shiftbench.run.benchmark import Execution, run
 from shiftbench.run.forward import ENGINES, PRECISIONS
 from shiftbench.run.processes import Group
 from shiftbench.run.settings import Settings, attack_names
 from shiftbench_cli import completion, options, report
+from shiftbench_cli.gates import EXIT_CODE, parse_gates, worse_than
 from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress
-from shiftbench_cli.thresholds import Threshold
+
+LARGE = 224  # pixels: names of scores do not depend on the size of the view
 
 
 def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
@@ -69,7 +72,9 @@ class Request:
     seed: int
     output: Path
     resume: bool
-    thresholds: tuple[str, ...]
+    fail_under: tuple[str, ...]
+    fail_over: tuple[str, ...]
+    fail_worse: Path | None
     logs: tuple[str, ...]
     kind: str
     quiet: bool
@@ -86,8 +91,6 @@ class Request:
             raise UsageError(f"--compile means --engine compile: leave --engine {self.engine} out")
         if self.full_grid and self.mode != "exhaustive":
             raise UsageError(f"--full-grid visits every offset: leave --mode {self.mode} out")
-        for text in self.thresholds:
-            Threshold.parse(text)
 
     def settings(self, *, camera: bool) -> Settings:
         """What can change a number."""
@@ -201,10 +204,22 @@ class Request:
 )
 @click.option(
     "--fail-under",
-    "thresholds",
     multiple=True,
-    metavar="KEY=FRACTION",
-    help="Fail if a score is lower; repeatable.",
+    metavar="SCORE=NUMBER",
+    help="Exit with code 3 if a score such as top1, or the end of its interval, top1_low, is lower "
+    "than this fraction; repeatable.",
+)
+@click.option(
+    "--fail-over",
+    multiple=True,
+    metavar="SCORE=NUMBER",
+    help="The same for scores of which less is better, such as change_integer; repeatable.",
+)
+@click.option(
+    "--fail-worse",
+    type=click.Path(path_type=Path),
+    metavar="RECORD",
+    help="Exit with code 3 if a score is significantly worse than this record's.",
 )
 @options.logs
 @options.printed
@@ -238,7 +253,10 @@ def _evaluate(request: Request, group: Group) -> int:
             verify=request.verify_data,
         )
         settings = request.settings(camera=isinstance(dataset, RenderedSet))
-        guards = [Threshold.parse(text).guard(settings) for text in request.thresholds]
+        geometry = settings.request(view=LARGE, resize=2 * LARGE)
+        metrics = [plan_metric(text, geometry) for text in settings.metric_texts()]
+        gates = parse_gates(request.fail_under, request.fail_over, metrics)
+        baseline = None if request.fail_worse is None else read_record(request.fail_worse)
         names = request.models or default_models(dataset.name)
     execution = Execution(request.device, request.batch_size, request.workers, group)
     records: list[Record] = []
@@ -272,9 +290,13 @@ def _evaluate(request: Request, group: Group) -> int:
                 progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
     if group.is_main:
         report.write(records, request.kind)
-    for guard in guards:
-        problems += filter(None, map(guard.complaint, records))
+    complaints = [words for gate in gates for words in map(gate.complaint, records) if words]
+    if baseline is not None:
+        for record in records:
+            complaints += worse_than(baseline, record)
     if group.is_main:
         for problem in problems:
             click.echo(f"error: {problem}", err=True)
-    return 1 if problems else 0
+        for complaint in complaints:
+            click.echo(f"failed: {complaint}", err=True)
+    return 1 if problems else EXIT_CODE if complaints else 0

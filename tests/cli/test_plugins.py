@@ -123,6 +123,6 @@ def test_a_log_of_its_own(outputs: dict[str, list[str]]) -> None:
 
 
 def test_its_scores_can_guard(outputs: dict[str, list[str]]) -> None:
-    assert outputs["guard"][0] == 1
+    assert outputs["guard"][0] == 3
     assert "sureness is" in outputs["guard"][2]
     assert outputs["guarded"][0] == 0

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -269,31 +270,45 @@ def test_the_table_shows_every_score_with_its_interval(
         assert words in ran.out
 
 
-def test_fail_under_guards_a_pipeline(
+def test_gates_end_a_pipeline_with_their_own_code(
     place: Path, shiftbench: Command, undisturbed: pd.DataFrame
 ) -> None:
-    words = request(place, place / "undisturbed", "-q", "--fail-under")
-    passing = shiftbench(*words, "accuracy=0", "--fail-under", "adversarial_crop@1=0")
-    assert passing.code == 0
-    failing = shiftbench(*words, "adversarial_crop=1.0", "--fail-under", "accuracy=0")
-    assert failing.code == 1
-    assert "adversarial_crop@2 is" in failing.err
-    assert "below 1" in failing.err
-    unknown = shiftbench(*words, "adversarial_crops=0.5")
-    assert unknown.code == 2
-    assert "Did you mean 'adversarial_crop'" in unknown.err
+    words = request(place, place / "undisturbed", "-q")
+    for passing in (["--fail-under", "top1=0"], ["--fail-over", "change_integer_high=1"]):
+        assert shiftbench(*words, *passing, "--fail-under", "adversarial_crop@1=0").code == 0
+    for option, text, sentence in (
+        ("--fail-under", "adversarial_crop=1.0", r"adversarial_crop@2 is 0\.\d{4}, below 1"),
+        ("--fail-under", "top1_low=0.99", r"accuracy \(low end\) is 0\.\d{4}, below 0.99"),
+        ("--fail-over", "change_integer=0", r"change_integer is 0\.\d{4}, above 0"),
+    ):
+        failing = shiftbench(*words, option, text, "--fail-under", "accuracy=0")
+        assert failing.code == 3
+        assert re.search(f"^failed: net.py.*: {sentence}$", failing.err, re.MULTILINE)
+    assert "error" not in failing.err
 
 
-def test_an_upper_bound_cannot_guard(place: Path, shiftbench: Command, tmp_path: Path) -> None:
-    words = request(place, tmp_path, "-q", "--mode", "sampled:2")
-    refused = shiftbench(*words, "--fail-under", "adversarial_crop=0.1")
-    assert refused.code == 2
-    assert "upper bound and cannot guard" in refused.err
-    assert not list(tmp_path.iterdir()), "refused before the work"
-    assert shiftbench(*words, "--fail-under", "accuracy=0").code == 0
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--fail-under", "change_integer=0.9"), "a lower change_integer is better: use --fail-ov"),
+        (("--fail-over", "top1=0.9"), "a higher top1 is better: use --fail-under top1=0.9"),
+        (("--fail-under", "adversarial_crops=0.5"), "Did you mean 'adversarial_crop'"),
+        (("--fail-under", "accuracy"), "expected --fail-under SCORE=NUMBER"),
+        (("--fail-under", "accuracy=70"), "FRACTION from 0 to 1, got 70"),
+        (("--mode", "sampled:2", "--fail-under", "adversarial_crop=0.1"), "is an upper bound"),
+        (("--fail-worse", "nowhere"), "nowhere"),
+    ],
+)
+def test_a_gate_that_cannot_judge_is_refused_before_the_work(
+    words: tuple[str, ...], message: str, place: Path, shiftbench: Command, tmp_path: Path
+) -> None:
+    refused = shiftbench(*request(place, tmp_path, *words))
+    assert refused.code in (1, 2)
+    assert message in refused.err
+    assert not list(tmp_path.iterdir())
 
 
-def test_the_guard_is_of_the_grid_that_was_asked_for(
+def test_the_gate_is_of_the_grid_that_was_asked_for(
     place: Path, shiftbench: Command, undisturbed: pd.DataFrame
 ) -> None:
     """The record reaches further than this run asks, and must not decide it."""
@@ -303,8 +318,21 @@ def test_the_guard_is_of_the_grid_that_was_asked_for(
     words = request(place, place / "undisturbed", "-q", "--max-shift", "0", "--fail-under")
     assert shiftbench(*words, f"adversarial_crop={at[0]}").code == 0
     failing = shiftbench(*words, f"adversarial_crop={at[0] + 0.01}")
-    assert failing.code == 1
+    assert failing.code == 3
     assert "adversarial_crop@0 is" in failing.err
+
+
+def test_a_run_may_be_held_against_a_record(
+    place: Path, shiftbench: Command, undisturbed: pd.DataFrame, tmp_path: Path
+) -> None:
+    [baseline] = (place / "undisturbed").iterdir()
+    words = request(place, place / "undisturbed", "-q", "--fail-worse", str(baseline))
+    assert shiftbench(*words).code == 0
+    words = [word for word in request(place, tmp_path, "-q") if "net.safetensors" not in word]
+    words.remove("--checkpoint")
+    worse = shiftbench(*words, "--fail-worse", baseline)
+    assert worse.code == 3
+    assert re.search(r"accuracy is 0\.\d{4}, significantly worse than 0\.\d{4} of", worse.err)
 
 
 @pytest.mark.parametrize(
@@ -322,8 +350,6 @@ def test_the_guard_is_of_the_grid_that_was_asked_for(
         (("-m", "{net}:make", "--max-shift", "-1"), 2, "max shift"),
         (("-m", "{net}:make", "--mode", "sampled:none"), 2, "unknown search mode"),
         (("-m", "{net}:make", "--mode", "sampled:3", "--full-grid"), 2, "--full-grid"),
-        (("-m", "{net}:make", "--fail-under", "accuracy"), 2, "KEY=FRACTION"),
-        (("-m", "{net}:make", "--fail-under", "accuracy=70"), 2, "KEY=FRACTION"),
         (("-m", "{net}:make", "--device", "tpu"), 2, "device"),
         (("-m", "{net}:make", "-b", "0"), 2, "expected auto"),
         (("-m", "{net}:make", "--limit", "0"), 2, "limit"),
