@@ -61,7 +61,13 @@ def _offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     help="Images to use.",
     shell_complete=completion.datasets,
 )
-@click.option("--images", default=8, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--images",
+    default=8,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many images to measure on.",
+)
 @click.option(
     "--offset",
     "offsets",
@@ -72,7 +78,7 @@ def _offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 )
 @click.option("--top", default=15, show_default=True, help="How many layers the table shows.")
 @click.option("--all", "everything", is_flag=True, help="Every layer, in order of execution.")
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
+@options.printed
 @click.option(
     "-o",
     "--output",
@@ -88,7 +94,7 @@ def command(
     offsets: list[Offset],
     top: int,
     everything: bool,
-    form: str,
+    kind: str,
     output: Path | None,
 ) -> None:
     """Find the layers of a model that break shift-equivariance, by how much, and why.
@@ -106,16 +112,16 @@ def command(
     audits: dict[str, list[LayerReport]] = {}
     for model in dict.fromkeys(models):
         audits[model] = _audit(model, checkpoint, dataset, offsets)
-        if form == "table":
+        if kind == "table":
             _print(audits[model], model=model, images=len(dataset), top=None if everything else top)
     frames = {model: to_frame(reports) for model, reports in audits.items()}
     table = pd.concat(
         [frame.assign(model=model) for model, frame in frames.items()], ignore_index=True
     )
     table.insert(0, "model", table.pop("model"))
-    if form == "json":
+    if kind == "json":
         click.echo(table.to_json(orient="records"))
-    elif form == "csv":
+    elif kind == "csv":
         click.echo(table.to_csv(index=False), nl=False)
     if output is None:
         return

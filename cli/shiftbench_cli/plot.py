@@ -28,7 +28,9 @@ from shiftbench_cli import options
 @click.option("-d", "--data", help="Only records of this data set.")
 @click.option("-a", "--attack", "attacks", multiple=True, help="Only this attack; repeatable.")
 @click.option("--allow-mixed", is_flag=True, help="Draw records of different images together.")
-@click.option("--dpi", type=click.IntRange(min=30), default=160, show_default=True)
+@click.option(
+    "--dpi", type=click.IntRange(min=30), default=160, show_default=True, help="Dots per inch."
+)
 def command(
     folders: tuple[Path, ...],
     output: Path,

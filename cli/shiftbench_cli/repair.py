@@ -47,9 +47,22 @@ PAIRS = ("circular+blurpool", "circular+flc", "circular+aps")  # often tried tog
     help="Images to use; accuracy is measured too.",
     shell_complete=completion.datasets,
 )
-@click.option("--images", default=8, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--images",
+    default=8,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many images to measure on.",
+)
 @click.option("--explain", is_flag=True, help="List the layers that each remedy changes.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Output format on stdout.",
+)
 @options.plugins
 def command(
     model: str,

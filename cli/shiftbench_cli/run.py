@@ -171,10 +171,23 @@ class Request:
 @click.option("--download", is_flag=True, help="Download the data set if it is missing.")
 @click.option("--skip-bad", is_flag=True, help="Skip unreadable images and count them.")
 @click.option("--verify-data", is_flag=True, help="Read every file to check the fingerprint.")
-@click.option("-b", "--batch-size", metavar="N|auto", default="auto", callback=_batch_size)
+@click.option(
+    "-b",
+    "--batch-size",
+    metavar="N|auto",
+    default="auto",
+    callback=_batch_size,
+    help="Images per forward pass; auto (default) is the largest number that fits.",
+)
 @click.option("-j", "--workers", type=click.IntRange(min=0), help="Data loading processes.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
-@click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True)
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="fp32",
+    show_default=True,
+    help="Arithmetic of the forward pass.",
+)
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -188,9 +201,15 @@ class Request:
 )
 @click.option("--crop-pct", default="paper", show_default=True, help="paper, model or a fraction.")
 @click.option(
-    "--pad", type=click.Choice(["none", "reflect", "zeros"]), default="none", show_default=True
+    "--pad",
+    type=click.Choice(["none", "reflect", "zeros"]),
+    default="none",
+    show_default=True,
+    help="How to pad images that are too small for the shifts.",
 )
-@click.option("--seed", default=0, show_default=True)
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed of random shifts and of --limit."
+)
 @click.option(
     "-o",
     "--output",

@@ -152,7 +152,7 @@ class Start:
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), help="Fine-tune weights from a file or folder."
 )
-@click.option("--train-split", default="train", show_default=True)
+@click.option("--train-split", default="train", show_default=True, help="Split to train on.")
 @click.option("--split", help="Split to score on. Default: the usual evaluation split.")
 @click.option("--limit", type=click.IntRange(min=1), help="Balanced subset of either part.")
 @click.option("--download", is_flag=True, help="Download the data set if it is missing.")
@@ -163,15 +163,30 @@ class Start:
     "--shift-every", default=10, show_default=True, help="Epochs between shift scores; 0: at end."
 )
 @click.option("--shift-images", default=500, show_default=True, help="Images for shift scores.")
-@click.option("-j", "--workers", type=click.IntRange(min=0), default=4, show_default=True)
+@click.option(
+    "-j",
+    "--workers",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="Data loading processes.",
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
-@click.option("--precision", type=click.Choice(list(PRECISIONS)), default="fp32", show_default=True)
+@click.option(
+    "--precision",
+    type=click.Choice(list(PRECISIONS)),
+    default="fp32",
+    show_default=True,
+    help="Arithmetic of the forward and backward pass.",
+)
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the model.")
 @click.option("--channels-last", is_flag=True, help="Use the channels-last memory layout.")
 @click.option(
     "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
 )
-@click.option("--seed", default=0, show_default=True)
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed of initial weights, order and augmentation."
+)
 @click.option(
     "--resume/--fresh", default=True, help="Continue from the last epoch (default), or start over."
 )

@@ -56,7 +56,13 @@ class Request:
     help="The images of the record.",
     shell_complete=completion.datasets,
 )
-@click.option("--images", default=20, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--images",
+    default=20,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many images to re-measure.",
+)
 @click.option(
     "--seed", default=0, show_default=True, help="Seed that picks the images to re-measure."
 )

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import BashComplete, get_completion_class
 
@@ -121,6 +122,16 @@ def test_tab_offers_commands_options_and_names() -> None:
     assert completions("run", "-a", "c") == ["crop", "camera"]
     assert "cpu-scenes" in completions("train", "--recipe", "cpu")
     assert "flip" in completions("run", "--metric", "f")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_a_help_text(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.help
+    for option in (p for p in command.params if isinstance(p, click.Option)):
+        assert option.help, option.opts
+        assert option.help.endswith("."), option.opts
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
