@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from aft_models.weights import BUNDLED, list_weights
-from shiftbench.data.fingerprint import cache_folder
 from shiftbench.data.torchvision_sets import default_root
+from shiftbench.files import cache_folder
 from shiftbench.plugins import GROUP
 from shiftbench.run.engine import choose_device
 from shiftbench.run.environment import describe_environment

@@ -1,15 +1,13 @@
-"""Files: whole or not at all, under names that every system takes, in the format they end in."""
+"""Atomic file writes, file names that every system takes, formats by ending, the cache folder."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from aft_models.files import write_atomic
 from shiftbench.errors import UsageError
-
-__all__ = ["file_safe", "format_of", "require_place", "write_atomic", "write_text"]
 
 GALLERY_ENDINGS = {".html": "html", ".htm": "html", ".png": "png"}
 
@@ -17,6 +15,27 @@ GALLERY_ENDINGS = {".html": "html", ".htm": "html", ".png": "png"}
 def file_safe(name: str) -> str:
     """A name that can be a folder on any system: `timm:vit` -> `timm_vit`."""
     return re.sub(r"[^A-Za-z0-9._=-]+", "_", name).strip("_.") or "_"
+
+
+def cache_folder() -> Path:
+    """Where files that can be made again are kept: `$SHIFTBENCH_CACHE`, or the user's cache."""
+    return Path(os.environ.get("SHIFTBENCH_CACHE", "~/.cache/shiftbench")).expanduser()
+
+
+def write_atomic(path: Path, content: bytes | Callable[[Path], object]) -> None:
+    """Writes a file under a temporary name and renames it: a kill leaves the old file or the new.
+
+    Args:
+        path: The file.
+        content: Its bytes, or a function that writes them to the path it is given.
+    """
+    from aft_models.files import write_atomic as write  # with torch, which not every command needs
+
+    try:
+        write(path, content)
+    except OSError as error:
+        error.filename = str(path)  # a full disk is noticed where no name is at hand any more
+        raise
 
 
 def require_place(path: Path) -> None:

@@ -42,9 +42,7 @@ class Gate:
         return f"{record.model.name}: {which} is {value:.4f}, {side} {self.limit:g}"
 
 
-def parse_gates(
-    under: Sequence[str], over: Sequence[str], metrics: Sequence[Metric]
-) -> list[Gate]:
+def parse_gates(under: Sequence[str], over: Sequence[str], metrics: Sequence[Metric]) -> list[Gate]:
     """Reads the gates of a run that measures `metrics`.
 
     A curve's own name is the widest grid of this run: a record may reach further than the run asks
@@ -54,7 +52,7 @@ def parse_gates(
         UsageError: A gate cannot be read, looks in the wrong direction, or is of a score that the
             run will not have or can only find too high.
     """
-    known = {}
+    known: dict[str, tuple[ScoreName, Metric]] = {}
     for metric in metrics:
         for name in metric.score_names():  # radii ascend: the last one has the curve's name
             known |= dict.fromkeys((str(name), name.stem, name.column), (name, metric))
@@ -98,7 +96,7 @@ def worse_than(baseline: Record, record: Record, *, max_shift: int | None = None
     complaints = []
     for score in compare(baseline, record, max_shift=max_shift).scores:
         info = record.metric_of(score.name)
-        metric = info and info.load()
+        metric = None if info is None else info.load()
         if metric is None or score.bound or score.paired.p_value >= SIGNIFICANCE:
             continue
         if (score.paired.difference > 0) == metric.lower_is_better(score.name):

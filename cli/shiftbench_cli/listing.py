@@ -1,11 +1,15 @@
-"""`shiftbench list`: what there is."""
+"""`shiftbench list`: what there is. Imports wait until a kind is listed: torch takes seconds."""
 
 from __future__ import annotations
 
 import fnmatch
+import hashlib
+import importlib.metadata
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import click
 
@@ -14,85 +18,112 @@ from shiftbench_cli import options, render
 Entry = Mapping[str, str | bool]  # one line: its `name`, and what else there is to say
 
 
-def _models(pattern: str | None) -> Iterable[Entry]:
+def _models() -> list[Entry]:
+    """Every model; remembered in the cache folder, since timm takes seconds to import."""
+    from shiftbench.files import cache_folder, write_atomic
+
+    plugged = "shiftbench.models" in sys.modules  # a plug-in may have registered more
+    memory = cache_folder() / "models" / f"{_installation()}.json"
+    if not plugged:
+        with suppress(OSError, ValueError):
+            remembered: list[Entry] = json.loads(memory.read_text("utf-8"))
+            return remembered
     from shiftbench.models import list_models
 
-    return [
+    entries: list[Entry] = [
         {"name": entry.name, "source": entry.source, "weights": entry.weights}
-        for entry in list_models(pattern)
+        for entry in list_models()
+    ]
+    if not plugged:
+        with suppress(OSError):  # a folder that cannot be written to costs time, nothing else
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(memory, json.dumps(entries).encode())
+    return entries
+
+
+def _installation() -> str:
+    """Changes with the packages that models come from, and with the files of this one."""
+    root = Path(__file__).resolve().parents[1]
+    roots = (root, root.parent)  # installed, or in the source tree
+    files = [path for r in roots for path in (r / "aft_models").rglob("*.[jp][sy]*")]
+    files += [path for r in roots for path in (r / "shiftbench" / "models").glob("*.py")]
+    words = [f"{path} {path.stat().st_mtime_ns}" for path in sorted(files)]
+    words += [importlib.metadata.version(name) for name in ("timm", "torchvision")]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+
+def _datasets() -> list[Entry]:
+    from shiftbench.data import list_datasets
+
+    return [{"name": entry.name, "summary": entry.summary} for entry in list_datasets()]
+
+
+def _attacks() -> list[Entry]:
+    from shiftbench.shifts.attacks import ATTACKS
+
+    attacks = [ATTACKS.get(name) for name in ATTACKS]
+    return [{"name": a.name, "step": f"{a.step} px", "summary": a.summary} for a in attacks]
+
+
+def _metrics() -> list[Entry]:
+    from shiftbench.metrics import METRICS
+
+    return [
+        {"name": f"{name}:{argument}" if argument else name, "summary": metric.about(argument)}
+        for name, metric in ((name, METRICS.get(name)) for name in METRICS)
+        for argument in metric.arguments() or ("",)
     ]
 
 
-def _datasets(pattern: str | None) -> Iterable[Entry]:
-    from shiftbench.data import list_datasets
+def _remedies() -> list[Entry]:
+    from aft_models.repair import REMEDIES
 
-    return _filter(({"name": e.name, "summary": e.summary} for e in list_datasets()), pattern)
-
-
-def _attacks(pattern: str | None) -> Iterable[Entry]:
-    from shiftbench.shifts.attacks import ATTACKS
-
-    attacks = (ATTACKS.get(name) for name in ATTACKS)
-    return _filter(
-        ({"name": a.name, "step": f"{a.step} px", "summary": a.summary} for a in attacks), pattern
-    )
+    return [
+        {"name": remedy.name, "fine-tune": remedy.needs_finetuning, "summary": remedy.summary}
+        for remedy in REMEDIES.values()
+    ]
 
 
-def _metrics(pattern: str | None) -> Iterable[Entry]:
-    from shiftbench.metrics import METRICS
-
-    entries = []
-    for name in METRICS:
-        metric = METRICS.get(name)
-        entries += [
-            {"name": f"{name}:{argument}" if argument else name, "summary": metric.about(argument)}
-            for argument in metric.arguments() or ("",)
-        ]
-    return _filter(entries, pattern)
-
-
-def _formats(pattern: str | None) -> Iterable[Entry]:
-    from shiftbench.report.formats import FORMATS
-
-    forms = ((name, FORMATS.get(name)) for name in FORMATS)
-    return _filter(({"name": n, "endings": ", ".join(f.endings)} for n, f in forms), pattern)
-
-
-def _logs(pattern: str | None) -> Iterable[Entry]:
-    from shiftbench.logs import LOGS
-
-    return _filter(({"name": name, "package": LOGS.get(name).package} for name in LOGS), pattern)
-
-
-def _recipes(pattern: str | None) -> Iterable[Entry]:
+def _recipes() -> list[Entry]:
     from aft_models.training.recipes import RECIPES
 
-    return _filter(({"name": r.name, "summary": r.summary} for r in RECIPES.values()), pattern)
+    return [{"name": recipe.name, "summary": recipe.summary} for recipe in RECIPES.values()]
 
 
-KINDS: Mapping[str, Callable[[str | None], Iterable[Entry]]] = {
+def _formats() -> list[Entry]:
+    from shiftbench.report.formats import FORMATS
+
+    return [{"name": name, "endings": ", ".join(FORMATS.get(name).endings)} for name in FORMATS]
+
+
+def _logs() -> list[Entry]:
+    from shiftbench.logs import LOGS
+
+    return [{"name": name, "package": LOGS.get(name).package} for name in LOGS]
+
+
+KINDS: Mapping[str, Callable[[], Sequence[Entry]]] = {
     "models": _models,
     "datasets": _datasets,
     "attacks": _attacks,
     "metrics": _metrics,
+    "remedies": _remedies,
+    "recipes": _recipes,
     "formats": _formats,
     "logs": _logs,
-    "recipes": _recipes,
 }
 
 
-def _filter(entries: Iterable[Entry], pattern: str | None) -> list[Entry]:
-    """Keeps the names that match, as in a shell; a plain word matches anywhere."""
-    if not pattern:
-        return list(entries)
+def _matches(name: str, pattern: str) -> bool:
+    """As in a shell; a plain word matches anywhere, and `swin*` means timm:swin_... too."""
     if not any(character in pattern for character in "*?["):
         pattern = f"*{pattern}*"
-    return [entry for entry in entries if fnmatch.fnmatch(str(entry["name"]), pattern)]
+    return any(fnmatch.fnmatch(part, pattern) for part in (name, name.rpartition(":")[2]))
 
 
 @click.command(name="list")
 @click.argument("kind", type=click.Choice(list(KINDS)))
-@click.argument("pattern", required=False)
+@click.argument("pattern", default="*")
 @click.option(
     "--format",
     "form",
@@ -102,9 +133,9 @@ def _filter(entries: Iterable[Entry], pattern: str | None) -> list[Entry]:
     help="json: a list of objects with at least a name.",
 )
 @options.plugins
-def command(kind: str, pattern: str | None, form: str) -> int:
+def command(kind: str, pattern: str, form: str) -> int:
     """List everything of a kind; PATTERN filters by name, for example 'xcit*af*'."""
-    entries = list(KINDS[kind](pattern))
+    entries = [entry for entry in KINDS[kind]() if _matches(str(entry["name"]), pattern)]
     if form == "json":
         json.dump(entries, sys.stdout, indent=2)
         sys.stdout.write("\n")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import errno
 import importlib
-import importlib.metadata
 import io
 import os
 import sys
@@ -31,6 +32,7 @@ COMMANDS = {
     "reproduce": ("reproduce", "Put the published figures next to ours."),
 }
 INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LazyGroup(click.Group):
@@ -65,9 +67,9 @@ class LazyGroup(click.Group):
         """Resolves a command; an unknown one is an error with close matches."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            from aft_models.errors import unknown
-
-            ctx.fail(unknown("command", name, COMMANDS, shown=len(COMMANDS)))
+            close = difflib.get_close_matches(name, COMMANDS)
+            hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            ctx.fail(f"unknown command {name!r}.{hint} Known: {', '.join(COMMANDS)}")
         return super().resolve_command(ctx, args)
 
 
@@ -81,7 +83,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage."""
+    """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage, 3 a gate failed."""
     keep_freed_memory()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a code page without ≤ must not end a run
@@ -115,7 +117,13 @@ def _explain(error: Exception) -> tuple[str, int]:
         return str(error), error.exit_code
     if isinstance(error, AftModelsError):
         return str(error), 2
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and (error.strerror or error.filename):
         place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror}", 1
+        reason = error.strerror or " ".join(map(str, error.args))
+        if error.errno in DISK_FULL or "No space left" in reason:
+            reason = (
+                "the disk is full; finished parts are kept: free some space and run the same "
+                "command to continue"
+            )
+        return f"{place}{reason}", 1
     raise error

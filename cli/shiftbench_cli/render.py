@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.box import HEAVY_HEAD, SIMPLE_HEAD
 from rich.console import Console
@@ -13,11 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from shiftbench.records.comparable import data_label
-from shiftbench.report.compare import Comparison
-from shiftbench.report.paper import Answer, PaperTable, commands
-from shiftbench.report.table import Column
-from shiftbench.statistics import Score
+if TYPE_CHECKING:  # `list` prints tables too, and must not wait for torch
+    from shiftbench.report.compare import Comparison
+    from shiftbench.report.paper import Answer, PaperTable
+    from shiftbench.report.table import Column
+    from shiftbench.statistics import Score
 
 # Tables go to stdout, where a program may read them; progress and remarks go to stderr.
 # Wide enough not to fold cells when piped to a file, where there is no terminal to ask.
@@ -98,6 +98,9 @@ def _p_value(p: float) -> str:
 
 def print_comparison(comparison: Comparison) -> None:
     """Prints two models side by side to stdout, differences in points."""
+    from shiftbench.records.comparable import data_label
+    from shiftbench.report.table import Column
+
     console = stdout()
     everyone = comparison.first.data.images
     rows = []
@@ -147,6 +150,8 @@ def _below(score: Score, *, bound: bool = False) -> str:
 
 def print_claims(table: PaperTable, answers: Sequence[Answer]) -> None:
     """Prints a table of the paper next to ours, then the commands for what we have not measured."""
+    from shiftbench.report.paper import commands
+
     rows: list[list[str]] = []
     above = ""
     for found in answers:

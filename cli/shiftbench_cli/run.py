@@ -207,9 +207,7 @@ class Request:
     show_default=True,
     help="How to pad images that are too small for the shifts.",
 )
-@click.option(
-    "--seed", default=0, show_default=True, help="Seed of random shifts and of --limit."
-)
+@click.option("--seed", default=0, show_default=True, help="Seed of random shifts and of --limit.")
 @click.option(
     "-o",
     "--output",

@@ -9,14 +9,13 @@ time were put back.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from shiftbench.files import write_atomic
+from shiftbench.files import cache_folder, write_atomic
 
 # File systems keep times to two seconds at worst: a file that was written less than that ago may
 # change once more under the same stamp.
@@ -53,11 +52,6 @@ def remembered(paths: Sequence[Path], read: Callable[[], str], *, verify: bool =
             memory.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(memory, found.encode())
     return found
-
-
-def cache_folder() -> Path:
-    """Where files that can be made again are kept: `$SHIFTBENCH_CACHE`, or the user's cache."""
-    return Path(os.environ.get("SHIFTBENCH_CACHE", "~/.cache/shiftbench")).expanduser()
 
 
 def _stamp(paths: Sequence[Path]) -> tuple[str, float]:

@@ -16,9 +16,10 @@ from PIL.Image import Image
 from torchvision import datasets
 
 from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
-from shiftbench.data.fingerprint import cache_folder, content_digest
+from shiftbench.data.fingerprint import content_digest
 from shiftbench.data.images import all_sized, to_rgb, unreadable
 from shiftbench.errors import DataError
+from shiftbench.files import cache_folder
 from shiftbench.registry import unknown_name
 
 TRAIN_FLAG: Mapping[str, Any] = {"test": {"train": False}, "train": {"train": True}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -377,6 +378,30 @@ def test_mistakes_are_one_sentence_with_an_exit_code(
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), OSError("No space left on device")]
+)
+def test_a_full_disk_names_the_file_and_the_way_on(
+    error: OSError,
+    place: Path,
+    shiftbench: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = []
+
+    def full(file: int) -> None:
+        written.append(file)
+        if len(written) > 2:
+            raise error
+
+    monkeypatch.setattr("aft_models.files.os.fsync", full)
+    ran = shiftbench(*request(place, tmp_path, "-q"))
+    assert ran.code == 1
+    assert re.match(f"error: {tmp_path}.*parquet: the disk is full", ran.err)
+    assert "finished parts are kept" in ran.err
+
+
 def test_list_as_table_and_json(shiftbench: Command) -> None:
     ran = shiftbench("list", "models", "xcit*af*", "--format", "json")
     names = [entry["name"] for entry in json.loads(ran.out)]
@@ -391,7 +416,7 @@ def test_list_as_table_and_json(shiftbench: Command) -> None:
         "lanczos",
         "camera",
     ]
-    for kind in ("datasets", "attacks", "metrics", "formats", "logs", "recipes"):
+    for kind in ("datasets", "attacks", "metrics", "formats", "logs", "recipes", "remedies"):
         table = shiftbench("list", kind)
         assert table.code == 0
         entries = json.loads(shiftbench("list", kind, "--format", "json").out)
