@@ -1,12 +1,14 @@
-"""Where the camera goes: offsets in pixels, and square grids of them."""
+"""Where the camera goes: offsets in pixels, and the grids of them that attacks search."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+
+from typing_extensions import Self
 
 from shiftbench.errors import UsageError
 
@@ -21,7 +23,7 @@ class Offset:
     Offset(dy=0.5, dx=-1.0)
     """
 
-    dy: float  # down is positive
+    dy: float  # down is positive; of an attack with one parameter, that parameter
     dx: float  # right is positive
 
 
@@ -77,9 +79,12 @@ class Grid:
 
     @cached_property
     def _rings(self) -> dict[Offset, int]:
-        span = range(-self.radius, self.radius + 1)
-        indices = sorted(((i, j) for i in span for j in span), key=lambda p: max(map(abs, p)))
+        indices = sorted(self._indices(), key=lambda p: max(map(abs, p)))
         return {self._offset(i, j): max(abs(i), abs(j)) for i, j in indices}
+
+    def _indices(self) -> Iterable[tuple[int, int]]:
+        span = range(-self.radius, self.radius + 1)
+        return ((i, j) for i in span for j in span)
 
     def _offset(self, i: int, j: int) -> Offset:
         return Offset(float(i * self.step), float(j * self.step))
@@ -88,9 +93,9 @@ class Grid:
         """The ring an offset of this grid lies on."""
         return self._rings[offset]
 
-    def up_to(self, radius: int) -> Grid:
+    def up_to(self, radius: int) -> Self:
         """The same grid cut down to a smaller radius."""
-        return Grid(radius, self.step)
+        return replace(self, radius=radius)
 
     def __iter__(self) -> Iterator[Offset]:
         return iter(self._rings)
@@ -100,3 +105,20 @@ class Grid:
 
     def __contains__(self, offset: object) -> bool:
         return offset in self._rings
+
+
+@dataclass(frozen=True)
+class Line(Grid):
+    """The grid of an attack with one parameter, such as an angle: {(i * step, 0)}.
+
+    Steps, rings and `reach` count in the unit of the attack (`Attack.unit`).
+
+    >>> [offset.dy for offset in Line(2, Fraction(5))]
+    [0.0, -5.0, 5.0, -10.0, 10.0]
+    """
+
+    def _indices(self) -> Iterable[tuple[int, int]]:
+        return ((i, 0) for i in range(-self.radius, self.radius + 1))
+
+    def __len__(self) -> int:
+        return 2 * self.radius + 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiftbench.errors import UsageError
-from shiftbench.grid import ORIGIN, Grid, Offset
+from shiftbench.grid import ORIGIN, Grid, Line, Offset
 from shiftbench.shifts.attacks import ATTACKS
 
 radii = st.integers(0, 8)
@@ -37,6 +37,16 @@ def test_a_smaller_grid_is_the_beginning_of_a_larger_one(a: int, b: int, step: F
     small, large = sorted((a, b))
     assert list(Grid(small, step)) == list(Grid(large, step))[: len(Grid(small, step))]
     assert Grid(large, step).up_to(small) == Grid(small, step)
+    assert list(Line(small, step)) == list(Line(large, step).up_to(small))
+
+
+@given(radii, steps)
+def test_a_line_is_the_part_of_a_grid_with_one_parameter(radius: int, step: Fraction) -> None:
+    line, grid = Line(radius, step), Grid(radius, step)
+    assert list(line) == [offset for offset in grid if offset.dx == 0]
+    assert [line.ring(offset) for offset in line] == [grid.ring(offset) for offset in line]
+    assert (len(line), line.reach) == (len(line.offsets), grid.reach)
+    assert line != grid
 
 
 @given(radii)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
@@ -50,6 +51,36 @@ class Mirror:
 
 SHIFTS.register("mirror", Mirror())
 ATTACKS.register("mirrored", Attack("mirrored", "mirror", Fraction(1), "crops of the mirror image"))
+
+
+class Turn:
+    """Rotations about the center, by an angle in degrees; corners repeat the border."""
+
+    rendered = False
+
+    def margin(self, grid: Grid) -> int:
+        return 0
+
+    def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
+        check_canvas(canvas, margin)
+        height, width = (n - 2 * margin for n in canvas.shape[-2:])
+        view = window(canvas, margin, margin, height, width)
+
+        def turned(offset: Offset, rows: Tensor | None = None) -> Tensor:
+            images, angle = pick(view, rows), math.radians(offset.dy)
+            cos, sin = math.cos(angle), math.sin(angle)
+            matrix = [[cos, -sin * height / width, 0], [sin * width / height, cos, 0]]
+            turn = images.new_tensor(matrix).expand(len(images), 2, 3)
+            where = F.affine_grid(turn, list(images.shape), align_corners=False)
+            return F.grid_sample(images, where, padding_mode="border", align_corners=False)
+
+        return turned
+
+
+SHIFTS.register("turn", Turn())
+ATTACKS.register(
+    "turned", Attack("turned", "turn", Fraction(15), "rotations by 15 degrees", unit="°", axes=1)
+)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def _attacks() -> list[Entry]:
     from shiftbench.shifts.attacks import ATTACKS
 
     attacks = [ATTACKS.get(name) for name in ATTACKS]
-    return [{"name": a.name, "step": f"{a.step} px", "summary": a.summary} for a in attacks]
+    return [{"name": a.name, "step": f"{a.step} {a.unit}", "summary": a.summary} for a in attacks]
 
 
 def _metrics() -> list[Entry]:

@@ -11,13 +11,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shiftbench.errors import UsageError
 from shiftbench.grid import Grid, Offset
 from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Request, Shard, column
 from shiftbench.metrics.search import Mode, Trace, search, survives
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.attacks import ATTACKS, Attack
+from shiftbench.shifts.attacks import ATTACKS, Attack, parse_attack
 from shiftbench.statistics import FRACTION, Score, mean_score
 
 FAMILY, WORST = "adversarial", "worst-confidence"
@@ -51,17 +50,17 @@ class Adversarial(Metric):
     def plan(cls, argument: str, request: Request) -> Adversarial:
         """The search of one attack."""
         attack = ATTACKS.get(argument)
-        step = attack.step if request.step is None else parse_step(request.step)
+        searched = parse_attack(f"{argument}:{request.step}" if request.step else argument)
         mode = Mode.parse(request.mode)
         seed = 0 if mode.samples is None else request.seed
-        return cls(attack, Grid(request.max_shift, step), mode, seed)
+        return cls(attack, searched.grid(request.max_shift), mode, seed)
 
     @classmethod
     def load(cls, settings: Mapping[str, Any]) -> Adversarial:
         """The search of a record; an attack that is not registered here has no shift to make."""
         name, step = str(settings["attack"]), Fraction(settings["step"])
         attack = ATTACKS.get(name) if name in ATTACKS else Attack(name, "", step, "")
-        grid = Grid(int(settings["radius"]), step)
+        grid = replace(attack, step=step).grid(int(settings["radius"]))
         return cls(attack, grid, Mode.parse(settings["mode"]), settings.get("seed", 0))
 
     @property
@@ -261,20 +260,6 @@ class Adversarial(Metric):
         size = len(self.grid)
         right = np.unpackbits(packed.reshape(-1, -(-size // 8)), axis=1, count=size)
         return {offset: mean_score(right[:, i]) for i, offset in enumerate(self.grid)}
-
-
-def parse_step(text: str) -> Fraction:
-    """Pixels between neighboring offsets.
-
-    >>> parse_step("1/6")
-    Fraction(1, 6)
-    """
-    try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError) as error:
-        raise UsageError(
-            f"expected a step in pixels such as 1, 0.5 or 1/6, got {text!r}"
-        ) from error
 
 
 METRICS.register(FAMILY, Adversarial)

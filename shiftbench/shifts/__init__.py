@@ -1,15 +1,20 @@
-"""Kinds of shift. Each prepares a batch once and then yields shifted views of it cheaply.
+"""Kinds of shift and the attacks that search them. A kind prepares a batch once, then shifts it.
 
-A new kind is one new file here that registers a `Shift` in `SHIFTS`: every file of this folder is
-imported, and the law tests run over the registry.
+A new kind is one new file here that registers a `Shift` in `SHIFTS` and an `Attack` in `ATTACKS`:
+every file of this folder is imported, and the law tests run over the registries. No file imports
+torch before it is needed, so that attacks are listed at once.
 """
 
 from importlib import import_module
 from pkgutil import iter_modules
 
-from shiftbench.shifts.base import SHIFTS, Shift, Views
+from shiftbench.shifts.attacks import ATTACKS, Attack, parse_attack
+from shiftbench.shifts.base import SHIFTS, Scene, Shift, Views
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+# The order of the registries, and so of tables: the kinds of the paper come first.
+for _name in dict.fromkeys(
+    ("cyclic", "crop", "bilinear", "lanczos", *(module.name for module in iter_modules(__path__)))
+):
+    import_module(f"{__name__}.{_name}")
 
-__all__ = ["SHIFTS", "Shift", "Views"]
+__all__ = ["ATTACKS", "SHIFTS", "Attack", "Scene", "Shift", "Views", "parse_attack"]

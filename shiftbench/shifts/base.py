@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import Grid, Offset
 from shiftbench.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Views(Protocol):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from shiftbench.grid import Grid, Offset
+from shiftbench.shifts.attacks import ATTACKS, Attack
 from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, check_reach, pick, window
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,14 @@ class _BilinearViews:
         )
         images = pick(images, rows)
         if taps_y:
-            images = torch.lerp(images[..., :-1, :], images[..., 1:, :], weight_y)
+            images = images[..., :-1, :].lerp(images[..., 1:, :], weight_y)
         if taps_x:
-            images = torch.lerp(images[..., :-1], images[..., 1:], weight_x)
+            images = images[..., :-1].lerp(images[..., 1:], weight_x)
         return images
 
 
 class Bilinear:
-    """Two-tap linear interpolation on each axis: what most resizing and warping code does."""
+    """The canvas read by two-tap linear interpolation on each axis, as most warping code does."""
 
     rendered = False
 
@@ -55,3 +58,7 @@ class Bilinear:
 
 
 SHIFTS.register("bilinear", Bilinear())
+ATTACKS.register(
+    "bilinear",
+    Attack("bilinear", "bilinear", Fraction(1, 6), "bilinear resampling by sixths of a pixel"),
+)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import Grid
+from shiftbench.shifts.attacks import ATTACKS, Attack
 from shiftbench.shifts.base import SHIFTS, Scene, Views
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Camera:
-    """A true move of the camera, by any part of a pixel."""
+    """The scene rendered again from the moved camera, by any part of a pixel."""
 
     rendered = True
 
@@ -29,3 +34,7 @@ class Camera:
 
 
 SHIFTS.register("camera", Camera())
+ATTACKS.register(
+    "camera",
+    Attack("camera", "camera", Fraction(1, 6), "the scene is rendered again from the moved camera"),
+)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-from torch import Tensor
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import Grid, Offset
+from shiftbench.shifts.attacks import ATTACKS, Attack
 from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, check_reach, pick, window
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class _CropViews:
 
 
 class Crop:
-    """Whole-pixel moves of the window; the pixels that come into view are the scene's own."""
+    """The window moves over the canvas by whole pixels, over the image's own pixels."""
 
     rendered = False
 
@@ -50,3 +54,6 @@ class Crop:
 
 
 SHIFTS.register("crop", Crop())
+ATTACKS.register(
+    "crop", Attack("crop", "crop", Fraction(1), "the crop window moves by whole pixels")
+)

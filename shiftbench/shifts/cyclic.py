@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-
-import torch
-from torch import Tensor
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from shiftbench.grid import Grid, Offset
+from shiftbench.shifts.attacks import ATTACKS, Attack
 from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, pick, window
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_PHASES = 3  # kept per batch beside the images themselves: all that half-pixel grids need
 
@@ -24,6 +27,8 @@ def shift_axis(images: Tensor, offset: float, dim: int) -> Tensor:
     must not be judged by the very operator it is built from, and matrix products lose digits on
     GPUs that are told to use TF32, where FFTs do not. The tests hold the two together.
     """
+    import torch
+
     n = images.shape[dim]
     # FFTs of half precision exist only for powers of two, and on some devices not at all.
     signal = images if images.dtype == torch.float64 else images.float()
@@ -76,7 +81,7 @@ class _CyclicViews:
 
 
 class Cyclic:
-    """Content that leaves on one side comes back on the other; any real offset."""
+    """One period of a band-limited periodic image, read at any offset by sinc interpolation."""
 
     rendered = False
 
@@ -92,3 +97,10 @@ class Cyclic:
 
 
 SHIFTS.register("cyclic", Cyclic())
+ATTACKS.register(
+    "integer",
+    Attack("integer", "cyclic", Fraction(1), "cyclic shifts by whole pixels (T_integer)"),
+)
+ATTACKS.register(
+    "half", Attack("half", "cyclic", Fraction(1, 2), "cyclic sinc shifts by half pixels (T_half)")
+)

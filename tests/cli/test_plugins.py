@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 PLUGIN = Path(__file__).resolve().parents[1] / "toy_plugin.py"
@@ -32,11 +33,13 @@ print(json.dumps(found))
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     folder = tmp_path_factory.mktemp("plugged")
     plug, runs = ["--plugin", str(PLUGIN)], ["-o", "runs"]
-    measure = ["-d", "noise", "-a", "mirrored", "--max-shift", "1", "--metric", "sureness"]
+    measure = ["-d", "noise", "-a", "mirrored", "-a", "turned"]
+    measure += ["--max-shift", "1", "--metric", "sureness"]
     commands = {
         "models": ["list", "models", "toy*", *plug],
         "datasets": ["list", "datasets", "noise", *plug],
         "attacks": ["list", "attacks", "mirrored", *plug],
+        "turns": ["list", "attacks", "turned", *plug],
         "metrics": ["list", "metrics", "sure", *plug],
         "formats": ["list", "formats", "names", *plug],
         "logs": ["list", "logs", "lines", *plug],
@@ -87,6 +90,17 @@ def test_a_run_measures_with_it(outputs: dict[str, list[str]]) -> None:
     assert record["scores"]["adversarial"]["mirrored"]["1"]["n"] == 20
     assert record["scores"]["sureness"]["n"] == 20
     assert record["metrics"]["sureness"]["kind"] == "sureness"
+
+
+def test_an_attack_of_one_parameter_searches_a_line(outputs: dict[str, list[str]]) -> None:
+    assert "15 °" in outputs["turns"][1]
+    folder = Path(outputs["folder"][0], "runs", "toy_one--noise")
+    curve = json.loads((folder / "record.json").read_text())["scores"]["adversarial"]["turned"]
+    assert curve["0"]["value"] > curve["1"]["value"]
+    samples = pd.read_parquet(folder / "samples.parquet")
+    broken = samples[samples["turned_broken_radius"] == 1]
+    assert set(broken["turned_dy"]) <= {-15.0, 15.0}
+    assert set(broken["turned_dx"]) == {0.0}
 
 
 @pytest.mark.parametrize(

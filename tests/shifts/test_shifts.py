@@ -1,7 +1,10 @@
 """Laws of shifts: those of every registered kind, then each kind against its definition."""
 
-import math
+import subprocess
+import sys
 from fractions import Fraction
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,18 +17,23 @@ from torch import Tensor
 from aft_models.resample import fractional_shift
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Grid, Offset
-from shiftbench.shifts import SHIFTS
+from shiftbench.shifts import ATTACKS, SHIFTS, Attack, parse_attack
 from shiftbench.shifts.cyclic import MAX_PHASES, shift_axis
 
 MARGIN = 4
+SIXTH = Fraction(1, 6)
 SIZES = [7, 14, 15, 30, 31, 224, 226]
 
 sizes = st.sampled_from(SIZES[:-2])
 reals = st.floats(-3, 3)
 wholes = st.integers(-3, 3).map(float)
 quick = settings(deadline=None, max_examples=30)
-PIXEL_KINDS = [kind for kind in SHIFTS if not SHIFTS.get(kind).rendered]
-every_kind = pytest.mark.parametrize("kind", PIXEL_KINDS)
+ALL_ATTACKS = [ATTACKS.get(name) for name in ATTACKS]
+every_attack = pytest.mark.parametrize("attack", ALL_ATTACKS, ids=lambda attack: attack.name)
+moved_pixels = dict.fromkeys(attack.shift for attack in ALL_ATTACKS if attack.unit == "px")
+every_kind = pytest.mark.parametrize(
+    "kind", [kind for kind in moved_pixels if not SHIFTS.get(kind).rendered]
+)
 
 
 def scene(height: int, width: int, *, batch: int = 2, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -40,6 +48,40 @@ def shifted(kind: str, canvas: Tensor, offset: Offset, margin: int = MARGIN) -> 
 def center(canvas: Tensor, margin: int = MARGIN) -> Tensor:
     height, width = canvas.shape[-2:]
     return canvas[..., margin : height - margin, margin : width - margin]
+
+
+# --- attacks ------------------------------------------------------------------------------------
+
+
+@every_attack
+def test_an_attack_searches_offsets_that_its_shift_can_make(attack: Attack) -> None:
+    assert attack.summary
+    assert SHIFTS.get(attack.shift).margin(attack.grid()) >= 0
+    assert attack.grid(2).step == attack.step
+    assert parse_attack(attack.name) == attack
+
+
+def test_one_attack_may_have_a_step_of_its_own() -> None:
+    attack = parse_attack("bilinear:1/4")
+    assert (attack.name, attack.shift, attack.step) == ("bilinear", "bilinear", Fraction(1, 4))
+    assert parse_attack("half:0.25").grid(2).reach == Fraction(1, 2)
+    for text, words in {"bilinear:x": "such as 1, 0.5 or 1/6", "crop:0": "step of a grid"}.items():
+        with pytest.raises(UsageError, match=words):
+            parse_attack(text)
+
+
+def test_the_tables_of_the_protocol_are_those_of_the_registries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    monkeypatch.syspath_prepend(docs)
+    for make in import_module("make_attacks").TABLES.values():
+        assert make() in (docs / "protocol.md").read_text("utf-8"), "run docs/make_attacks.py"
+
+
+def test_names_are_listed_without_waiting_for_torch() -> None:
+    words = "import sys, shiftbench.shifts; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", words], check=True)
 
 
 # --- every kind ---------------------------------------------------------------------------------
@@ -115,22 +157,36 @@ def test_the_stated_margin_is_enough_and_a_wider_one_changes_nothing(kind: str) 
 
 
 @every_kind
-@pytest.mark.parametrize("canvas", [torch.zeros(2, 3, 8), torch.zeros(1, 3, 8, 8).byte()])
-def test_refuses_what_is_not_a_batch_of_images(kind: str, canvas: Tensor) -> None:
-    with pytest.raises(UsageError, match=r"floating-point images \(B, C, H, W\)"):
-        SHIFTS.get(kind).views(canvas, 0)
+@pytest.mark.parametrize(
+    ("canvas", "words"),
+    [
+        (torch.zeros(2, 3, 8), r"floating-point images \(B, C, H, W\)"),
+        (torch.zeros(1, 3, 9, 9).byte(), r"floating-point images \(B, C, H, W\)"),
+        (torch.zeros(1, 3, 8, 9), "leaves no view in a canvas of 8x9"),
+    ],
+)
+def test_refuses_what_has_no_view(kind: str, canvas: Tensor, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        SHIFTS.get(kind).views(canvas, MARGIN)
 
 
-@every_kind
-def test_refuses_a_margin_that_leaves_no_view(kind: str) -> None:
-    with pytest.raises(UsageError, match="leaves no view in a canvas of 8x9"):
-        SHIFTS.get(kind).views(scene(8, 9), 4)
-
-
-@pytest.mark.parametrize("kind", ["crop", "bilinear"])
-def test_refuses_an_offset_beyond_the_margin(kind: str) -> None:
-    with pytest.raises(UsageError, match="needs a margin of 3 pixels around the view, got 2"):
-        shifted(kind, scene(12, 12), Offset(0, -3), 2)
+@pytest.mark.parametrize(
+    ("kind", "grid", "needed", "beyond"),
+    [
+        ("crop", Grid(3), 3, Offset(0, -3)),
+        ("bilinear", Grid(0, SIXTH), 0, Offset(0.5, 0)),
+        ("bilinear", Grid(7, SIXTH), 2, Offset(0, -2)),
+        ("lanczos", Grid(6, SIXTH), 6, Offset(0.5, 0)),
+        ("lanczos", Grid(3), 3, Offset(3, 0)),  # whole pixels read nothing in between
+    ],
+)
+def test_reads_no_further_than_its_margin(
+    kind: str, grid: Grid, needed: int, beyond: Offset
+) -> None:
+    assert SHIFTS.get(kind).margin(grid) == needed
+    lacking = max(0, needed - 1)
+    with pytest.raises(UsageError, match=f"around the view, got {lacking}"):
+        shifted(kind, scene(20, 20), beyond, lacking)
 
 
 # --- cyclic -------------------------------------------------------------------------------------
@@ -153,20 +209,9 @@ def dft_shift(image: Tensor, dy: float, dx: float) -> Tensor:
     return torch.from_numpy(result.real.copy())
 
 
-@pytest.mark.parametrize("height", SIZES)
-@pytest.mark.parametrize("width", [226, 31, 8])
-def test_cyclic_is_its_definition(height: int, width: int) -> None:
-    image = scene(height, width, batch=1)
-    views = SHIFTS.get("cyclic").views(image, 0)
-    for dy, dx in ((0.5, 0.5), (-2.5, 1), (1 / 3, -5 / 7), (0, 12.3), (math.pi, -math.e)):
-        torch.testing.assert_close(
-            views(Offset(dy, dx)), dft_shift(image, dy, dx), rtol=0, atol=1e-11
-        )
-
-
-@given(dy=reals, dx=reals, height=sizes, width=sizes)
+@given(dy=reals, dx=reals, height=st.sampled_from(SIZES), width=sizes)
 @quick
-def test_cyclic_is_its_definition_anywhere(dy: float, dx: float, height: int, width: int) -> None:
+def test_cyclic_is_its_definition(dy: float, dx: float, height: int, width: int) -> None:
     image = scene(height, width)
     moved = shifted("cyclic", image, Offset(dy, dx), 0)
     torch.testing.assert_close(moved, dft_shift(image, dy, dx), rtol=0, atol=1e-10)
@@ -325,17 +370,6 @@ def test_bilinear_is_grid_sample(dy: float, dx: float, height: int, width: int) 
     torch.testing.assert_close(moved, expected, rtol=0, atol=1e-10)
 
 
-def test_bilinear_reads_up_to_the_edge_of_the_canvas() -> None:
-    canvas = scene(12, 13)
-    moved = shifted("bilinear", canvas, Offset(2, 2), 2)
-    assert torch.equal(moved, canvas[..., 4:, 4:])
-
-
-@pytest.mark.parametrize(("radius", "margin"), [(0, 0), (1, 1), (6, 1), (7, 2)])
-def test_bilinear_margin_is_the_reach_rounded_up(radius: int, margin: int) -> None:
-    assert SHIFTS.get("bilinear").margin(Grid(radius, Fraction(1, 6))) == margin
-
-
 # --- lanczos ------------------------------------------------------------------------------------
 
 
@@ -371,11 +405,3 @@ def test_lanczos_keeps_detail_that_bilinear_blurs(cycles: float) -> None:
 
     assert error("lanczos") < 0.03
     assert error("bilinear") > 0.045
-
-
-def test_lanczos_says_how_far_it_reads() -> None:
-    shift = SHIFTS.get("lanczos")
-    assert shift.margin(Grid(3)) == 3  # whole pixels read nothing in between
-    assert shift.margin(Grid(6, Fraction(1, 6))) == 6
-    with pytest.raises(UsageError, match="needs a margin of 6 pixels around the view, got 5"):
-        shifted("lanczos", scene(20, 20), Offset(0.5, 0), 5)
