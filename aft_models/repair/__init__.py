@@ -11,21 +11,16 @@
 from __future__ import annotations
 
 import copy
+from importlib import import_module
+from pkgutil import iter_modules
 
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
-from aft_models.repair.af import AF
-from aft_models.repair.anchor import ANCHOR
-from aft_models.repair.aps import APS
-from aft_models.repair.blurpool import BLURPOOL
-from aft_models.repair.canonical import CANONICAL
-from aft_models.repair.circular import CIRCULAR
 from aft_models.repair.context import Change, Obstacle, RepairContext, RepairReport
-from aft_models.repair.flc import FLC
-from aft_models.repair.lps import LPS
 from aft_models.repair.phases import ForwardPass, own_pass
 from aft_models.repair.remedy import (
+    GROUPS,
     REMEDIES,
     Number,
     Remedy,
@@ -35,11 +30,10 @@ from aft_models.repair.remedy import (
     register,
 )
 from aft_models.repair.scorer import untrained
-from aft_models.repair.survey import default_image, still_runs, survey
-from aft_models.repair.tips import TIPS
-from aft_models.repair.vote import VOTE
+from aft_models.repair.survey import default_image, failure, survey
 
 __all__ = [
+    "GROUPS",
     "REMEDIES",
     "Change",
     "Number",
@@ -58,8 +52,8 @@ __all__ = [
 
 _REPORTS = "_repair_reports"
 
-for _remedy in (CIRCULAR, BLURPOOL, FLC, APS, LPS, TIPS, AF, ANCHOR, CANONICAL, VOTE):
-    register(_remedy)
+for _module in iter_modules(__path__):  # one remedy per file, which registers itself
+    import_module(f"{__name__}.{_module.name}")
 
 
 def repair(model: nn.Module, *remedies: str, image: Tensor | None = None) -> nn.Module:
@@ -81,27 +75,27 @@ def repair(model: nn.Module, *remedies: str, image: Tensor | None = None) -> nn.
     """
     if not remedies:
         raise AftModelsError(f"no remedy given: choose from {', '.join(REMEDIES)}")
-    prescriptions = parse("+".join(remedies))
+    specs = parse("+".join(remedies))
     done = reports(model)
-    in_order([*(p for report in done for p in parse(report.remedy)), *prescriptions])
+    in_order([*(spec for report in done for spec in parse(report.remedy)), *specs])
     repaired = copy.deepcopy(model)
     image = default_image(repaired) if image is None else image
     seen = survey(repaired, image)
     forward_pass = ForwardPass()
     written = [*done]
-    for prescription in prescriptions:
-        patient = RepairContext(repaired, seen, forward_pass)
+    for spec in specs:
+        context = RepairContext(repaired, seen, forward_pass)
         if not seen.ran:
-            patient.left_unseen(tuple(image.shape))
-        written.append(prescription.apply(patient))
-    trouble = still_runs(repaired, image) if seen.ran else None
+            why = f"unseen, since the model does not take an image of shape {tuple(image.shape)}"
+            context.left("the model's own code", f"{why}: pass image=...")
+        written.append(spec.apply(context))
+    trouble = failure(repaired, image) if seen.ran else None
     if trouble is not None:
-        given = "+".join(map(str, prescriptions))
         places = dict.fromkeys(f"{o.why} ({o.where})" for r in written for o in r.unchanged)
         beyond = f", since no remedy reaches {'; '.join(places)}" if places else ""
         raise AftModelsError(
-            f"{given} does not fit {type(model).__name__}: repaired, it does not run on an image "
-            f"of shape {tuple(image.shape)} any more{beyond} [{trouble}]"
+            f"{'+'.join(map(str, specs))} does not fit {type(model).__name__}: repaired, it does "
+            f"not run on an image of shape {tuple(image.shape)} any more{beyond} [{trouble}]"
         )
     setattr(repaired, _REPORTS, tuple(written))
     return repaired
@@ -109,5 +103,5 @@ def repair(model: nn.Module, *remedies: str, image: Tensor | None = None) -> nn.
 
 def reports(model: nn.Module) -> tuple[RepairReport, ...]:
     """What each remedy did to a repaired model; nothing for any other model."""
-    found: tuple[RepairReport, ...] = getattr(model, _REPORTS, ())
-    return found
+    written: tuple[RepairReport, ...] = getattr(model, _REPORTS, ())
+    return written

@@ -16,18 +16,19 @@ from torch import Tensor, nn
 from aft_models.layers.activation import chunk_images, in_chunks, phasewise_activation
 from aft_models.layers.norm import alias_free_layer_norm
 from aft_models.layers.pointwise import Pointwise, pointwise_of
-from aft_models.repair.activations import SMOOTH, is_activation
 from aft_models.repair.circular import make_circular
 from aft_models.repair.context import RepairContext
-from aft_models.repair.heads import covers_map, is_flattened
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, extend, window_of
-from aft_models.repair.remedy import Number, Remedy
+from aft_models.repair.remedy import Number, Remedy, register
 from aft_models.repair.sampling import give_sampler, note_unreached, take
-from aft_models.repair.spectral import SpectralSampler
+from aft_models.repair.flc import SpectralSampler
+from aft_models.repair.survey import is_activation
 from aft_models.repair.window import Window, map_size
 from aft_models.resample import alias_free_downsample, alias_free_upsample, cut_spectrum
 
 _NAME = "af"
+# A function with a kink takes a finer grid than a smooth one to leave as little residue.
+_SMOOTH = (nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid, nn.Tanh, nn.Softsign)
 # Norms by what their names begin with: not every version of torch and timm has all of them.
 _PIXELWISE = ("RMSNorm", "RmsNorm", "SimpleNorm", "LocalResponseNorm")
 
@@ -119,39 +120,39 @@ class FineMaximum:
         return cut_spectrum(fine, *window.outputs(size))
 
 
-def _apply(patient: RepairContext, up: int) -> None:
-    make_circular(patient)
+def _apply(context: RepairContext, up: int) -> None:
+    make_circular(context)
     maximum, sampler = FineMaximum(up + 1), SpectralSampler(_NAME)
-    layouts = _channels_last(patient.model)
-    for name, module in patient.layers():
+    layouts = _channels_last(context.model)
+    for name, module in context.layers():
         window = window_of(module)
         if window is not None:
-            _treat_window(patient, name, module, maximum, sampler)
+            _treat_window(context, name, module, maximum, sampler)
         elif is_activation(module):
-            if name in patient.survey.tokens:
-                patient.left(name, f"{type(module).__name__} of tokens, whose grid is not known")
+            if name in context.survey.tokens:
+                context.left(name, f"{type(module).__name__} of tokens, whose grid is not known")
                 continue
             change_class(module, FineActivation, type(module))
             assert isinstance(module, FineActivation)
-            module.up = up if isinstance(module, SMOOTH) else up + 1
+            module.up = up if isinstance(module, _SMOOTH) else up + 1
             module.channels_last = layouts.get(module, False)
             module.pointwise = pointwise_of(module)
-            patient.changed(name, module, f"on a grid {module.up} times finer")
+            context.changed(name, module, f"on a grid {module.up} times finer")
         elif isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
             change_class(module, WholeImageNorm, type(module))
             assert isinstance(module, WholeImageNorm)
             module.channels_last = "2d" not in type(module).__name__
-            patient.changed(name, module, "one deviation for the whole image")
+            context.changed(name, module, "one deviation for the whole image")
         elif type(module).__name__.startswith(_PIXELWISE):
-            patient.left(name, f"{type(module).__name__} normalizes each pixel by itself")
-        elif is_flattened(patient, module):
-            patient.left(name, "a linear layer takes the pixels of its map one by one")
-    note_unreached(patient)
-    patient.left_strays("activation")
+            context.left(name, f"{type(module).__name__} normalizes each pixel by itself")
+        elif context.is_flattened(module):
+            context.left(name, "a linear layer takes the pixels of its map one by one")
+    note_unreached(context)
+    context.left_functional("activation")
 
 
 def _treat_window(
-    patient: RepairContext,
+    context: RepairContext,
     name: str,
     module: nn.Module,
     maximum: FineMaximum,
@@ -159,18 +160,18 @@ def _treat_window(
 ) -> None:
     window = window_of(module)
     assert window is not None
-    if covers_map(patient, name, window):
-        layer = take(patient, name, module)
+    if context.covers_map(name, window):
+        layer = take(context, name, module)
         if layer is not None:
             after = ((0, window.extent[0] - 1), (0, window.extent[1] - 1))
             layer.window = replace(window, border="circular", margins=after)
-            patient.changed(name, layer, f"{window}: at every pixel instead of one")
+            context.changed(name, layer, f"{window}: at every pixel instead of one")
     elif window.kind == "max":
-        if give_sampler(patient, name, module, maximum):
-            patient.changed(name, module, f"{window}: on a grid {maximum.up} times finer")
-    elif window.strided and give_sampler(patient, name, module, sampler):
+        if give_sampler(context, name, module, maximum):
+            context.changed(name, module, f"{window}: on a grid {maximum.up} times finer")
+    elif window.strided and give_sampler(context, name, module, sampler):
         what = f"{window}: stride 1 and an ideal low-pass"
-        patient.changed(name, module, what)
+        context.changed(name, module, what)
 
 
 def _channels_last(model: nn.Module) -> dict[nn.Module, bool]:
@@ -185,12 +186,14 @@ def _channels_last(model: nn.Module) -> dict[nn.Module, bool]:
     return found
 
 
-AF = Remedy(
-    name=_NAME,
-    group="sampling",
-    summary="circular, a low-pass before every sub-sampling, activations on a finer grid",
-    exact_for="fractions of a pixel, up to the residue of the activations",
-    apply=_apply,
-    needs_finetuning=True,
-    number=Number("how much finer the grid of its activations is", 2, 5, 2),
+register(
+    Remedy(
+        name=_NAME,
+        group="sampling",
+        summary="circular, a low-pass before every sub-sampling, activations on a finer grid",
+        apply=_apply,
+        treats=("border", "sub-sampling", "non-linearity"),
+        needs_finetuning=True,
+        number=Number("how much finer the grid of its activations is", 2, 5, 2),
+    )
 )

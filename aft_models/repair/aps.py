@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from aft_models.repair.context import RepairContext
 from aft_models.repair.polyphase import PolyphaseSampler, install
-from aft_models.repair.remedy import Remedy
+from aft_models.repair.remedy import Remedy, register
 
 
-def _apply(patient: RepairContext, _: int) -> None:
-    sampler = PolyphaseSampler("aps", patient.forward_pass)
-    install(patient, sampler, "keeps the polyphase component of largest norm")
+def _apply(context: RepairContext, _: int) -> None:
+    sampler = PolyphaseSampler("aps", context.forward_pass)
+    install(context, sampler, "keeps the polyphase component of largest norm")
 
 
-APS = Remedy(
-    name="aps",
-    group="sampling",
-    summary="stride by keeping the polyphase component of largest l2 norm",
-    exact_for="whole pixels",
-    apply=_apply,
-    needs_finetuning=False,
+register(
+    Remedy(
+        name="aps",
+        group="sampling",
+        summary="stride by keeping the polyphase component of largest l2 norm",
+        apply=_apply,
+        treats=("sub-sampling",),
+        exact="whole pixels",
+    )
 )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import SlidingLayer, extend
-from aft_models.repair.remedy import Number, Remedy
+from aft_models.repair.remedy import Number, Remedy, register
 from aft_models.repair.sampling import replace_strides
 from aft_models.repair.window import Margins, Window, map_size
 
@@ -93,16 +93,18 @@ def _widen(weight: Tensor, kernel: Tensor) -> Tensor:
     return F.conv2d(padded, kernel[None, None])  # symmetric: no need to flip it
 
 
-def _apply(patient: RepairContext, taps: int) -> None:
-    replace_strides(patient, BlurSampler(taps), f"stride 1 and a filter of {taps} taps")
+def _apply(context: RepairContext, taps: int) -> None:
+    replace_strides(context, BlurSampler(taps), f"stride 1 and a filter of {taps} taps")
 
 
-BLURPOOL = Remedy(
-    name="blurpool",
-    group="sampling",
-    summary="stride becomes stride 1, followed by a sub-sampling binomial filter",
-    exact_for="nothing, but much less aliasing",
-    apply=_apply,
-    needs_finetuning=True,
-    number=Number("the taps of its filter", 2, 7, 4),
+register(
+    Remedy(
+        name="blurpool",
+        group="sampling",
+        summary="stride becomes stride 1, followed by a sub-sampling binomial filter",
+        apply=_apply,
+        treats=("sub-sampling",),
+        needs_finetuning=True,
+        number=Number("the taps of its filter", 2, 7, 4),
+    )
 )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from aft_models.repair.context import RepairContext
-from aft_models.repair.image import images_of
-from aft_models.repair.remedy import Remedy
-from aft_models.resample import working_dtype
+from aft_models.repair.remedy import Remedy, register
+from aft_models.resample import without_autocast, working_dtype
 
 
 def to_canonical(images: Tensor) -> Tensor:
@@ -32,8 +29,9 @@ def to_canonical(images: Tensor) -> Tensor:
         ground = 64 * torch.finfo(x.dtype).eps * x.square().mean((1, 2, 3)).sqrt()  # (B,)
         shadow = x.mean(1)
         offsets = [_offset(shadow.mean(2), ground), _offset(shadow.mean(1), ground)]
-    for axis, offset in zip((2, 3), offsets, strict=True):
-        x = _move(x, offset, axis)
+    with without_autocast(x):
+        x = _shift_matrix(offsets[0], x.shape[2])[:, None] @ x  # (B, 1, H, H) @ (B, C, H, W)
+        x = x @ _shift_matrix(offsets[1], x.shape[3])[:, None].mT
     return x.to(images.dtype)
 
 
@@ -43,40 +41,34 @@ def _offset(line: Tensor, ground: Tensor) -> Tensor:
     angle = 2 * math.pi / n * torch.arange(n, device=line.device, dtype=line.dtype)
     real, imaginary = (line * angle.cos()).mean(1), -(line * angle.sin()).mean(1)
     offset = -torch.atan2(imaginary, real) * n / (2 * math.pi)
-    return torch.where(torch.hypot(real, imaginary) > ground, offset, 0.0)
+    return torch.where((real.square() + imaginary.square()).sqrt() > ground, offset, 0.0)
 
 
-def _move(x: Tensor, offset: Tensor, axis: int) -> Tensor:
-    """``out[j] = x(j + offset)`` along an axis, another offset for each image, no Nyquist bin."""
-    n = x.shape[axis]
-    bins = torch.arange(n // 2 + 1, device=x.device, dtype=x.dtype)
-    angle = 2 * math.pi / n * offset[:, None] * bins  # (B, bins)
-    turn = torch.complex(angle.cos(), angle.sin()) * (2 * bins < n)
-    shape = [x.shape[0], 1, 1, 1]
-    shape[axis] = len(bins)
-    moved: Tensor = torch.fft.irfft(torch.fft.rfft(x, dim=axis) * turn.view(shape), n=n, dim=axis)
-    return moved
+def _shift_matrix(offset: Tensor, n: int) -> Tensor:
+    """``out[j] = x(j + offset)`` on a circle of n samples, no Nyquist bin: ``(B, n, n)``.
+
+    Real sums instead of a complex spectrum: what ONNX can express.
+    """
+    steps = torch.arange(n, device=offset.device)
+    bins = torch.arange(1, (n - 1) // 2 + 1, device=offset.device)
+    # Reducing bin * step modulo n in integers keeps these angles small.
+    angle = (steps[:, None] * bins % n) + offset[:, None, None] * bins  # (B, n, bins)
+    kernel = (1 + 2 * torch.cos(2 * math.pi / n * angle).sum(2)) / n
+    return kernel[:, (steps[:, None] - steps) % n]
 
 
-class Canonical:
-    """A hook that hands the model its images in canonical position."""
-
-    def __call__(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A forward pre-hook of the model."""
-        images, *others = images_of(inputs, "canonical")
-        return to_canonical(images), *others
+def _apply(context: RepairContext, _: int) -> None:
+    what = "the image is moved until its first harmonics have phase 0"
+    context.move_images("canonical", to_canonical, what)
 
 
-def _apply(patient: RepairContext, _: int) -> None:
-    patient.model.register_forward_pre_hook(Canonical())
-    patient.changed("", patient.model, "the image is moved until its first harmonics have phase 0")
-
-
-CANONICAL = Remedy(
-    name="canonical",
-    group="image",
-    summary="the image is moved until the phase of its first harmonic is zero on both axes",
-    exact_for="every cyclic shift, fractions included, for any model",
-    apply=_apply,
-    needs_finetuning=False,
+register(
+    Remedy(
+        name="canonical",
+        group="placement",
+        summary="the image is moved until the phase of its first harmonic is zero on both axes",
+        apply=_apply,
+        treats=("position",),
+        exact="all",
+    )
 )

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from aft_models.repair.context import RepairContext
-from aft_models.repair.heads import covers_map
-from aft_models.repair.layer import Repaired, change_class, window_of, wrap_round
-from aft_models.repair.remedy import Remedy
+from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of, wrap_round
+from aft_models.repair.remedy import Remedy, register
 from aft_models.repair.sampling import take
 
-_PADDING = (nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d)
+_PADDING = (nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.CircularPad2d)
 
 
 class WrappedPadding(Repaired):
@@ -28,32 +27,39 @@ class WrappedPadding(Repaired):
         return torch.roll(x, (top, left), (-2, -1))
 
 
-def make_circular(patient: RepairContext) -> None:
+def make_circular(context: RepairContext) -> None:
     """Puts every layer of a model on a torus."""
-    for name, module in patient.layers():
+    for name, module in context.layers():
         if isinstance(module, _PADDING) and not isinstance(module, WrappedPadding):
             change_class(module, WrappedPadding, type(module))
-            patient.changed(name, module, "padding becomes the move that it leaves on a torus")
+            context.changed(name, module, "padding becomes the move that it leaves on a torus")
+        elif isinstance(module, nn.ConvTranspose2d) and max(module.kernel_size) > 1:
+            context.left(name, "ConvTranspose2d has a border of its own")
         window = window_of(module)
-        if window is None or window.border == "circular" or covers_map(patient, name, window):
+        if window is None or context.covers_map(name, window):
+            continue
+        if window.border == "circular" and (isinstance(module, SlidingLayer) or window.fits_torus):
             continue
         if window.pointwise and window.unpadded and not window.strided:
             continue  # sees no border, nor will a filter behind it
-        layer = take(patient, name, module)
+        layer = take(context, name, module)
         if layer is None:
             continue
         wrap_round(layer)  # even where no window lies across the border: at stride one some would
         if window.crosses_border or not window.unpadded:
             before = "no" if window.unpadded else window.border
-            patient.changed(name, layer, f"{window}: {before} padding becomes circular")
-    patient.left_strays("border")
+            what = "becomes circular" if before != "circular" else "fits the stride"
+            context.changed(name, layer, f"{window}: {before} padding {what}")
+    context.left_functional("border")
 
 
-CIRCULAR = Remedy(
-    name="circular",
-    group="border",
-    summary="zero padding becomes circular padding",
-    exact_for="nothing by itself: it removes the border as a landmark",
-    apply=lambda patient, _: make_circular(patient),
-    needs_finetuning=True,
+register(
+    Remedy(
+        name="circular",
+        group="padding",
+        summary="zero padding becomes circular padding",
+        apply=lambda context, _: make_circular(context),
+        treats=("border",),
+        needs_finetuning=True,
+    )
 )

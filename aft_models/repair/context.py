@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from aft_models.errors import AftModelsError
 from aft_models.repair.phases import ForwardPass
 from aft_models.repair.survey import Survey
+from aft_models.repair.window import Window
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,30 @@ class RepairReport:
     changed: tuple[Change, ...]
     unchanged: tuple[Obstacle, ...]
     new_parameters: int  # numbers to be trained that the original does not have
-    wraps: bool  # whether the remedy sits in front of the whole model instead of in its layers
     needs_finetuning: bool  # whether the accuracy is not to be trusted before more training
 
 
+@dataclass
+class ImageMove:
+    """A forward pre-hook that moves images before a model sees them."""
+
+    remedy: str  # its name, for errors
+    move: Callable[[Tensor], Tensor]
+
+    def __call__(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The positional arguments of the model, the first of them moved."""
+        first = inputs[0] if inputs else None
+        if isinstance(first, Tensor) and first.ndim == 4 and first.is_floating_point():
+            return self.move(first), *inputs[1:]
+        raise AftModelsError(
+            f"{self.remedy} moves images: expected a floating-point tensor (B, C, H, W) as the "
+            f"model's first argument, got "
+            + (f"{first.dtype} {tuple(first.shape)}" if isinstance(first, Tensor) else "none")
+        )
+
+
 class RepairContext:
-    """The model that a remedy works on, and the remedy's notes."""
+    """The model that a remedy works on, and notes of what the remedy did."""
 
     def __init__(self, model: nn.Module, survey: Survey, forward_pass: ForwardPass) -> None:
         self.model, self.survey, self.forward_pass = model, survey, forward_pass
@@ -60,15 +81,26 @@ class RepairContext:
         """Notes an obstacle."""
         self.obstacles.append(Obstacle(where, why))
 
-    def left_unseen(self, shape: tuple[int, ...]) -> None:
-        """Notes that the model could not be watched."""
-        self.left(
-            "the model's own code",
-            f"unseen, since the model does not take an image of shape {shape}: pass image=...",
-        )
-
-    def left_strays(self, *kinds: str) -> None:
+    def left_functional(self, *kinds: str) -> None:
         """Notes the operations of these kinds that the model's own code carries out."""
-        for stray in self.survey.strays:
-            if stray.kind in kinds:
-                self.left(stray.where, f"{stray.operator} in the model's own code")
+        for op in self.survey.functional:
+            if op.kind in kinds:
+                self.left(op.where, f"{op.operator} in the model's own code")
+
+    def move_images(self, remedy: str, move: Callable[[Tensor], Tensor], what: str) -> None:
+        """Puts a function of the images in front of the model, and notes it."""
+        self.model.register_forward_pre_hook(ImageMove(remedy, move))
+        self.changed("", self.model, what)
+
+    def covers_map(self, name: str, window: Window) -> bool:
+        """Whether a layer sees a whole map in one window."""
+        return any(window.covers(size) for size in self.survey.sizes(name))
+
+    def is_flattened(self, pool: nn.Module) -> bool:
+        """Whether a layer pools to more than a pixel, and a linear layer takes each by itself."""
+        if not isinstance(pool, nn.AdaptiveAvgPool2d) or pool.output_size in (1, (1, 1)):
+            return False
+        modules = [m for _, m in self.layers()]
+        after = modules[modules.index(pool) + 1 :]
+        weighted = (m for m in after if isinstance(m, (nn.Linear, nn.Conv2d)))
+        return isinstance(next(weighted, None), nn.Linear)

@@ -6,21 +6,54 @@ equivariant there; here that bin is zeroed, as in :mod:`aft_models.resample`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from torch import Tensor
+
 from aft_models.repair.context import RepairContext
-from aft_models.repair.remedy import Remedy
+from aft_models.repair.layer import SlidingLayer
+from aft_models.repair.remedy import Remedy, register
 from aft_models.repair.sampling import replace_strides
-from aft_models.repair.spectral import SpectralSampler
+from aft_models.repair.window import map_size
+from aft_models.resample import cut_spectrum, low_pass
 
 
-def _apply(patient: RepairContext, _: int) -> None:
-    replace_strides(patient, SpectralSampler("flc"), "stride 1 and an ideal low-pass")
+@dataclass
+class SpectralSampler:
+    """Stride one, an ideal low-pass, and only then every so many-th pixel.
+
+    On a torus a convolution and the low-pass commute, and they are carried out in whichever order
+    is cheaper.
+    """
+
+    name: str
+
+    def __call__(self, layer: SlidingLayer, x: Tensor) -> Tensor:
+        """See :class:`aft_models.repair.layer.Sampler`."""
+        window, size = layer.window, map_size(x)
+        outputs = window.outputs(size)
+        if window.pointwise and window.unpadded:
+            low = cut_spectrum(layer.extend(x, full=True), *outputs)
+            return layer.slide_over(low, full=True)
+        on_torus = window.border == "circular" and all(
+            n == m * s for n, m, s in zip(size, outputs, window.stride, strict=True)
+        )
+        if on_torus and window.kind == "conv" and not window.grouped:
+            return layer.at_stride(low_pass(x, *outputs))
+        return cut_spectrum(layer.at_every_pixel(x), *outputs)
 
 
-FLC = Remedy(
-    name="flc",
-    group="sampling",
-    summary="stride by cutting the spectrum to its center",
-    exact_for="linear layers",
-    apply=_apply,
-    needs_finetuning=True,
+def _apply(context: RepairContext, _: int) -> None:
+    replace_strides(context, SpectralSampler("flc"), "stride 1 and an ideal low-pass")
+
+
+register(
+    Remedy(
+        name="flc",
+        group="sampling",
+        summary="stride by cutting the spectrum to its center",
+        apply=_apply,
+        treats=("sub-sampling",),
+        needs_finetuning=True,
+    )
 )

@@ -95,11 +95,20 @@ class SlidingLayer(Repaired):
 
     def _slide(self, x: Tensor, *, full: bool) -> Tensor:
         y = self.slide_over(self.extend(x, full=full), full=full)
-        counts_all = getattr(self, "count_include_pad", True)
-        if counts_all or self.window.border != "zeros" or (self.window.unpadded and not full):
+        if self.window.border != "zeros":
             return y
-        inside = self.extend(torch.ones_like(x[:1, :1]), full=full)
-        return y / self.slide_over(inside, full=full)  # the mean of those pixels that are there
+        if self.window.kind == "max":  # a window that holds no pixel, at stride one
+            return y.masked_fill(y == -torch.inf, 0.0) if full else y
+        counted = self.window.counted
+        if counted is None:
+            return y
+        # The mean of the pixels that count; a window that holds none has the mean zero.
+        inside = extend(torch.ones_like(x[:1, :1]), *counted, border="replicate")
+        (top, bottom), (left, right) = self.window.reach(map_size(x), full=full)
+        (a, b), (c, d) = counted
+        inside = extend(inside, (top - a, bottom - b), (left - c, right - d), border="zeros")
+        share = self.slide_over(inside, full=full)
+        return y / share.clamp(min=torch.finfo(share.dtype).eps)
 
     def slide_over(self, extended: Tensor, *, full: bool) -> Tensor:
         """The layer over a map that has all that its windows need, at stride one if ``full``."""

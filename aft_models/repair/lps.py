@@ -9,7 +9,7 @@ from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import SlidingLayer, extend
 from aft_models.repair.phases import Phase
 from aft_models.repair.polyphase import Choice, Mixture, blocks
-from aft_models.repair.remedy import Remedy
+from aft_models.repair.remedy import Remedy, register
 from aft_models.repair.scorer import Scorer, install_learned
 
 _HIDDEN = 16  # channels between the two convolutions
@@ -40,17 +40,20 @@ def _pick(layer: SlidingLayer, scores: Tensor) -> Choice:
     return Mixture(weights[:, None])
 
 
-def _apply(patient: RepairContext, _: int) -> None:
+def _apply(context: RepairContext, _: int) -> None:
     what = "a small network chooses the polyphase component"
-    install_learned(patient, "lps", PhaseScorer, _pick, what)
+    install_learned(context, "lps", PhaseScorer, _pick, what)
 
 
-LPS = Remedy(
-    name="lps",
-    group="sampling",
-    summary="stride by keeping the polyphase component that a small network chooses",
-    exact_for="whole pixels",
-    apply=_apply,
-    needs_finetuning=True,
-    learns=True,
+register(
+    Remedy(
+        name="lps",
+        group="sampling",
+        summary="stride by keeping the polyphase component that a small network chooses",
+        apply=_apply,
+        treats=("sub-sampling",),
+        exact="whole pixels",
+        needs_finetuning=True,
+        learns=True,
+    )
 )

@@ -70,9 +70,9 @@ def roll_each(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     for axis, distance in ((2, rows), (3, columns)):
         size = x.shape[axis]
         source = (torch.arange(size, device=x.device) - distance[:, None]) % size  # (B, size)
-        shape = [x.shape[0], 1, 1, 1]
+        shape = [-1, 1, 1, 1]
         shape[axis] = size
-        x = torch.take_along_dim(x, source.view(shape), dim=axis)
+        x = x.gather(axis, source.view(shape).expand(x.shape))
     return x
 
 

@@ -10,7 +10,6 @@ from timm.layers import SpaceToDepth
 from torch import Tensor, nn
 
 from aft_models.repair.context import RepairContext
-from aft_models.repair.heads import covers_map, is_flattened
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of
 from aft_models.repair.phases import ForwardPass, Phase, roll_each
 from aft_models.repair.sampling import give_sampler, note_unreached
@@ -150,41 +149,41 @@ class AnchoredUnshuffle(Repaired):
         return y
 
 
-def install(patient: RepairContext, sampler: PolyphaseSampler, what: str) -> None:
+def install(context: RepairContext, sampler: PolyphaseSampler, what: str) -> None:
     """Gives every sub-sampling layer of a model a sampler, and keeps them in step."""
-    for name, module in patient.layers():
+    for name, module in context.layers():
         window = window_of(module)
-        if window is not None and (window.strided or covers_map(patient, name, window)):
-            if give_sampler(patient, name, module, sampler):
+        if window is not None and (window.strided or context.covers_map(name, window)):
+            if give_sampler(context, name, module, sampler):
                 say = what if window.strided else "strongest pixel of its map rolled to the middle"
-                patient.changed(name, module, f"{window}: {say}")
-        elif is_flattened(patient, module):
+                context.changed(name, module, f"{window}: {say}")
+        elif context.is_flattened(module):
             change_class(module, CenteredPool, type(module))
-            patient.changed(name, module, "strongest pixel of its map rolled to the middle")
+            context.changed(name, module, "strongest pixel of its map rolled to the middle")
         elif isinstance(module, (nn.PixelUnshuffle, SpaceToDepth)):
             block = module.downscale_factor if isinstance(module, nn.PixelUnshuffle) else module.bs
             change_class(module, AnchoredUnshuffle, type(module))
             assert isinstance(module, AnchoredUnshuffle)
-            module.block, module.forward_pass = int(block), patient.forward_pass
-            patient.changed(name, module, f"blocks of {block} begin at the phase of largest norm")
+            module.block, module.forward_pass = int(block), context.forward_pass
+            context.changed(name, module, f"blocks of {block} begin at the phase of largest norm")
         elif isinstance(module, nn.Upsample):
             change_class(module, AlignedUpsample, type(module))
             assert isinstance(module, AlignedUpsample)
-            module.forward_pass = patient.forward_pass
-            patient.changed(name, module, "follows the phases that the coarser map was kept at")
+            module.forward_pass = context.forward_pass
+            context.changed(name, module, "follows the phases that the coarser map was kept at")
             if module.mode != "nearest":
-                patient.left(name, f"{module.mode} up-sampling mixes pixels across the border")
-    patient.model.register_forward_pre_hook(patient.forward_pass)
-    patient.model.register_forward_hook(patient.forward_pass)
-    note_unreached(patient)
+                context.left(name, f"{module.mode} up-sampling mixes pixels across the border")
+    context.model.register_forward_pre_hook(context.forward_pass)
+    context.model.register_forward_hook(context.forward_pass)
+    note_unreached(context)
 
 
-def choosers(patient: RepairContext) -> dict[SlidingLayer, int]:
+def choosers(context: RepairContext) -> dict[SlidingLayer, int]:
     """The layers that come first on a map of some size, each with the channels of its output."""
-    named = dict(patient.layers())
+    named = dict(context.layers())
     first: dict[tuple[Pair, Pair], SlidingLayer] = {}
     channels: dict[SlidingLayer, int] = {}
-    for call in patient.survey.calls:
+    for call in context.survey.calls:
         layer = named[call.layer]
         if not isinstance(layer, SlidingLayer) or not layer.window.strided:
             continue

@@ -1,4 +1,4 @@
-"""What a remedy is, the table of all of them, and how they are written.
+"""What a remedy is, the registry of all of them, and how they are written.
 
 A remedy is written by its name, some with a number: ``circular``, ``blurpool:3``; several are
 joined by ``+``.
@@ -6,21 +6,21 @@ joined by ``+``.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from aft_models.errors import AftModelsError
+from aft_models.errors import AftModelsError, unknown
 from aft_models.repair.context import RepairContext, RepairReport
 
 # What a remedy decides; of each group one remedy at most can hold. Applied in this order.
 GROUPS = {
-    "border": "how maps are padded",
+    "padding": "how maps are padded",
     "sampling": "how layers sub-sample",
-    "image": "where the image lies",
+    "placement": "where the image lies",
 }
+Cause = Literal["border", "sub-sampling", "non-linearity", "position"]  # as an audit names them
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,19 @@ class Number:
 
 @dataclass(frozen=True)
 class Remedy:
-    """One way to make a model hold still."""
+    """One way to make a model less sensitive to shifts: all that lists, docs and laws need."""
 
     name: str
-    group: Literal["border", "sampling", "image"]
+    group: str  # a key of GROUPS
     summary: str  # what it does, in a line
-    exact_for: str  # the shifts that leave a model unchanged that has nothing else to blame
     apply: Callable[[RepairContext, int], None]  # changes the layers of a model in place
-    needs_finetuning: bool  # whether pretrained weights lose accuracy before more training
+    treats: tuple[Cause, ...]  # what it acts on
+    # Cyclic shifts that leave the logits as they are, of a network with nothing else to blame
+    # (circular padding, no weights tied to places).
+    exact: Literal["none", "whole pixels", "all"] = "none"
+    needs_finetuning: bool = False  # whether pretrained weights lose accuracy before more training
     learns: bool = False  # whether it brings parameters that mean nothing untrained
     number: Number | None = None
-
-    @property
-    def wraps(self) -> bool:
-        """Whether it sits in front of the whole model instead of in its layers."""
-        return self.group == "image"
 
 
 @dataclass(frozen=True)
@@ -65,38 +63,39 @@ class RemedySpec:
         plain = number is None or self.number == number.default
         return self.remedy.name if plain else f"{self.remedy.name}:{self.number}"
 
-    def apply(self, patient: RepairContext) -> RepairReport:
+    def apply(self, context: RepairContext) -> RepairReport:
         """Applies the remedy; finding nothing to change is an error."""
-        before = _parameters(patient)
-        self.remedy.apply(patient, self.number)
-        if not patient.changes:
-            reasons = [f"{o.where}: {o.why}" for o in patient.obstacles[:3]]
+        before = _count_parameters(context)
+        self.remedy.apply(context, self.number)
+        if not context.changes:
+            reasons = [f"{o.where}: {o.why}" for o in context.obstacles[:3]]
             seen = f" It could not reach {'; '.join(reasons)}." if reasons else ""
             raise AftModelsError(
-                f"{self} finds nothing to change in {type(patient.model).__name__}, which leaves "
+                f"{self} finds nothing to change in {type(context.model).__name__}, which leaves "
                 f"it as it is.{seen}"
             )
         return RepairReport(
             remedy=str(self),
-            changed=tuple(patient.changes),
-            unchanged=tuple(patient.obstacles),
-            new_parameters=_parameters(patient) - before,
-            wraps=self.remedy.wraps,
+            changed=tuple(context.changes),
+            unchanged=tuple(context.obstacles),
+            new_parameters=_count_parameters(context) - before,
             needs_finetuning=self.remedy.needs_finetuning,
         )
 
 
-def _parameters(patient: RepairContext) -> int:
-    return sum(p.numel() for p in patient.model.parameters())
+def _count_parameters(context: RepairContext) -> int:
+    return sum(p.numel() for p in context.model.parameters())
 
 
 REMEDIES: dict[str, Remedy] = {}
 
 
 def register(remedy: Remedy) -> Remedy:
-    """Adds a remedy to the table."""
+    """Adds a remedy to the registry."""
     if remedy.name in REMEDIES:
         raise AftModelsError(f"a remedy named {remedy.name!r} is registered already")
+    if remedy.group not in GROUPS:
+        raise AftModelsError(unknown(f"group of the remedy {remedy.name}", remedy.group, GROUPS))
     REMEDIES[remedy.name] = remedy
     return remedy
 
@@ -110,10 +109,10 @@ def parse(text: str) -> tuple[RemedySpec, ...]:
     return in_order(_parse_one(part) for part in text.split("+"))
 
 
-def in_order(prescriptions: Iterable[RemedySpec]) -> tuple[RemedySpec, ...]:
+def in_order(specs: Iterable[RemedySpec]) -> tuple[RemedySpec, ...]:
     """Sorted as they are applied; two remedies that decide the same thing are an error."""
     groups = list(GROUPS)
-    ordered = sorted(prescriptions, key=lambda p: groups.index(p.remedy.group))
+    ordered = sorted(specs, key=lambda spec: groups.index(spec.remedy.group))
     for first, second in pairwise(ordered):
         if first.remedy is second.remedy:
             raise AftModelsError(f"{first.remedy.name} is given twice: once is enough")
@@ -128,9 +127,7 @@ def in_order(prescriptions: Iterable[RemedySpec]) -> tuple[RemedySpec, ...]:
 def _parse_one(text: str) -> RemedySpec:
     name, colon, written = text.partition(":")
     if name not in REMEDIES:
-        near = difflib.get_close_matches(name, REMEDIES, n=3)
-        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise AftModelsError(f"unknown remedy {name!r}.{hint} Known: {', '.join(REMEDIES)}")
+        raise AftModelsError(unknown("remedy", name, REMEDIES))
     remedy = REMEDIES[name]
     number = remedy.number
     if number is None:

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from timm.layers import SpaceToDepth
 from torch import nn
 
 from aft_models.errors import AftModelsError
 from aft_models.repair.context import RepairContext
-from aft_models.repair.layer import (
-    Repaired,
-    Sampler,
-    SlidingLayer,
-    extend,
-    sliding,
-    window_of,
-)
-from aft_models.repair.window import Window, read_window, without_padding
+from aft_models.repair.layer import Repaired, Sampler, SlidingLayer, sliding, window_of
 
-# Layers that sub-sample by something else than a window.
+# Layers that resample by something else than a window.
 _OTHERS = (nn.LPPool2d, nn.FractionalMaxPool2d, nn.PixelUnshuffle, SpaceToDepth, nn.Unfold)
 _KNOWN = ("torch.nn.", "timm.layers.", "aft_models.layers.")
 
 
-def take(patient: RepairContext, name: str, module: nn.Module) -> SlidingLayer | None:
+def take(context: RepairContext, name: str, module: nn.Module) -> SlidingLayer | None:
     """The layer made ready for repair; None, with a note, where its class does more than slide."""
     if not isinstance(module, SlidingLayer) and not _is_faithful(module):
-        patient.left(name, f"{type(module).__name__} does more than its window says")
+        context.left(name, f"{type(module).__name__} does more than its window says")
         return None
     return sliding(module)
 
 
-def give_sampler(patient: RepairContext, name: str, module: nn.Module, sampler: Sampler) -> bool:
+def give_sampler(context: RepairContext, name: str, module: nn.Module, sampler: Sampler) -> bool:
     """Sets how a layer sub-samples; False, with a note, where that is not possible."""
-    layer = take(patient, name, module)
+    layer = take(context, name, module)
     if layer is None:
         return False
     if layer.sampler is not None:
@@ -44,21 +38,23 @@ def give_sampler(patient: RepairContext, name: str, module: nn.Module, sampler: 
     return True
 
 
-def replace_strides(patient: RepairContext, sampler: Sampler, what: str) -> None:
+def replace_strides(context: RepairContext, sampler: Sampler, what: str) -> None:
     """Gives every strided layer of a model a sampler, and notes what it is and what was missed."""
-    for name, module in patient.layers():
+    for name, module in context.layers():
         window = window_of(module)
-        if window is not None and window.strided and give_sampler(patient, name, module, sampler):
-            patient.changed(name, module, f"{window}: {what}")
-    note_unreached(patient)
+        if window is not None and window.strided and give_sampler(context, name, module, sampler):
+            context.changed(name, module, f"{window}: {what}")
+    note_unreached(context)
 
 
-def note_unreached(patient: RepairContext) -> None:
-    """Notes whatever sub-samples and is no layer with a window."""
-    for name, module in patient.layers():
+def note_unreached(context: RepairContext) -> None:
+    """Notes whatever resamples and is no layer with a window."""
+    for name, module in context.layers():
         if isinstance(module, _OTHERS) and not isinstance(module, Repaired):
-            patient.left(name, f"{type(module).__name__} sub-samples by no window")
-    patient.left_strays("sampling")
+            context.left(name, f"{type(module).__name__} sub-samples by no window")
+        elif isinstance(module, nn.ConvTranspose2d) and max(module.stride) > 1:
+            context.left(name, "ConvTranspose2d up-samples from a fixed grid")
+    context.left_functional("sampling")
 
 
 @torch.no_grad()
@@ -67,23 +63,15 @@ def _is_faithful(layer: nn.Module) -> bool:
 
     Classes of torch and timm are known; any other is tried.
     """
-    window = read_window(layer)
-    if window is None:
-        return False
     if type(layer).__module__.startswith(_KNOWN):
         return True
     try:
+        ours = sliding(copy.deepcopy(layer))
+        assert ours is not None
         like = next(layer.parameters(), torch.zeros(()))
-        sides = [2 * e + s for e, s in zip(window.extent, window.stride, strict=True)]
+        sides = [2 * e + s for e, s in zip(ours.window.extent, ours.window.stride, strict=True)]
         x = torch.randn(1, getattr(layer, "in_channels", 2), *sides).to(like)
-        expected = layer.forward(x)
-        got = without_padding(layer, window.stride).forward(_extended(x, window))
+        expected, got = layer.forward(x), ours.forward(x)
     except Exception:  # whatever it does, it is not a plain window
         return False
     return got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-3, atol=1e-4)
-
-
-def _extended(x: torch.Tensor, window: Window) -> torch.Tensor:
-    fill = -torch.inf if window.kind == "max" else 0.0
-    margins = window.reach((x.shape[2], x.shape[3]), full=False)
-    return extend(x, *margins, border=window.border, fill=fill)

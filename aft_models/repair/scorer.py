@@ -56,26 +56,26 @@ def _choose(pick: Pick, layer: SlidingLayer, y: Tensor) -> Choice:
 
 
 def install_learned(
-    patient: RepairContext, name: str, kind: Callable[[int], Scorer], pick: Pick, what: str
+    context: RepairContext, name: str, kind: Callable[[int], Scorer], pick: Pick, what: str
 ) -> None:
     """Sub-samples by learned scores: adds a scorer to each layer that will have to choose.
 
     Args:
-        patient: The model under treatment.
+        context: The model under treatment.
         name: Of the remedy.
         kind: Makes the scorer of a layer, given its channels.
         pick: From scores to a choice.
         what: What the report says of each layer.
     """
-    sampler = PolyphaseSampler(name, patient.forward_pass, partial(_choose, pick), learns=True)
-    install(patient, sampler, what)
-    like = next(patient.model.parameters(), torch.zeros(()))
-    if not patient.survey.ran:
+    sampler = PolyphaseSampler(name, context.forward_pass, partial(_choose, pick), learns=True)
+    install(context, sampler, what)
+    like = next(context.model.parameters(), torch.zeros(()))
+    if not context.survey.ran:
         raise AftModelsError(
             "a learned remedy must see the model run once: pass an image that it takes, as in "
             "repair(model, ..., image=torch.zeros(1, 3, 224, 224))"
         )
-    for layer, channels in choosers(patient).items():
+    for layer, channels in choosers(context).items():
         layer.add_module(_NAME, kind(channels).to(like))
 
 

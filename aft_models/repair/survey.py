@@ -17,17 +17,19 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from aft_models.modes import evaluating
-from aft_models.repair.activations import is_activation
 from aft_models.repair.layer import Repaired
 from aft_models.repair.window import Pair, read_window
 
-_POOLING = {"max_pool2d", "avg_pool2d", "lp_pool2d", "fractional_max_pool2d", "conv2d"}
-_RESAMPLING = {"interpolate", "upsample", "grid_sample", "pixel_unshuffle", "unfold"}
+_SAMPLING = {
+    "max_pool2d", "avg_pool2d", "lp_pool2d", "fractional_max_pool2d", "conv2d", "conv_transpose2d",
+    "interpolate", "upsample", "grid_sample", "pixel_unshuffle", "unfold",
+}  # fmt: skip
 _NONLINEAR = {
     "relu", "relu_", "relu6", "gelu", "silu", "silu_", "hardswish", "hardswish_", "elu", "elu_",
     "leaky_relu", "leaky_relu_", "mish", "softplus", "sigmoid", "sigmoid_", "tanh", "tanh_",
     "hardsigmoid", "hardtanh", "clamp", "clamp_",
 }  # fmt: skip
+_NOT_POINTWISE = {"Softmax", "Softmax2d", "LogSoftmax", "Softmin", "MultiheadAttention", "GLU"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Survey:
 
     calls: tuple[Call, ...]  # in order
     tokens: frozenset[str]  # layers that are given tokens (B, N, C) instead of maps
-    strays: tuple[FunctionalOp, ...]
+    functional: tuple[FunctionalOp, ...]
     ran: bool  # whether the model takes such an image; else nothing is known
 
     def sizes(self, name: str) -> list[Pair]:
@@ -76,8 +78,8 @@ def default_image(model: nn.Module) -> Tensor:
 
 
 @torch.no_grad()
-def still_runs(model: nn.Module, image: Tensor) -> str | None:
-    """None, or why a model does not take an image."""
+def failure(model: nn.Module, image: Tensor) -> str | None:
+    """Why a model does not take an image; None where it does."""
     try:
         with evaluating(model):
             model(image)
@@ -120,7 +122,18 @@ def survey(model: nn.Module, image: Tensor) -> Survey:
     finally:
         for handle in handles:
             handle.remove()
-    return Survey(tuple(calls), frozenset(tokens), tuple(dict.fromkeys(watch.strays)), ran=True)
+    return Survey(tuple(calls), frozenset(tokens), tuple(dict.fromkeys(watch.functional)), ran=True)
+
+
+def is_activation(module: nn.Module) -> bool:
+    """Whether a module applies a function to each element by itself.
+
+    >>> is_activation(nn.ReLU()), is_activation(nn.Softmax()), is_activation(nn.Linear(1, 1))
+    (True, False, False)
+    """
+    home = type(module).__module__
+    known = home == "torch.nn.modules.activation" or home.startswith("timm.layers.activations")
+    return known and type(module).__name__ not in _NOT_POINTWISE
 
 
 def _is_layer(module: nn.Module) -> bool:
@@ -136,7 +149,7 @@ class _Watch(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.depth = 0  # layers under way
-        self.strays: list[FunctionalOp] = []
+        self.functional: list[FunctionalOp] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -147,7 +160,7 @@ class _Watch(TorchFunctionMode):
             kind = _kind(name, args, kwargs)
             if kind is not None:
                 label = "slicing" if name == "__getitem__" else name
-                self.strays.append(FunctionalOp(kind, label, _caller()))
+                self.functional.append(FunctionalOp(kind, label, _caller()))
         return func(*args, **kwargs)
 
 
@@ -155,7 +168,7 @@ def _kind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | Non
     """Which remedy's business an operation on a map is, if any's."""
     if max(args[0].shape[1:3]) == 1 or max(args[0].shape[2:]) == 1:
         return None  # a vector per image
-    if name in _POOLING or name in _RESAMPLING:
+    if name in _SAMPLING:
         return "sampling"
     if name in _NONLINEAR:
         return "activation"

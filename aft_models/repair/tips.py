@@ -8,7 +8,7 @@ from torch import Tensor
 from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import SlidingLayer, extend
 from aft_models.repair.polyphase import Choice, Mixture, blocks
-from aft_models.repair.remedy import Remedy
+from aft_models.repair.remedy import Remedy, register
 from aft_models.repair.scorer import Scorer, install_learned
 
 
@@ -37,17 +37,19 @@ def _pick(_: SlidingLayer, scores: Tensor) -> Choice:
     return Mixture(scores.flatten(2).softmax(2).view_as(scores))
 
 
-def _apply(patient: RepairContext, _: int) -> None:
+def _apply(context: RepairContext, _: int) -> None:
     what = "each channel mixes its polyphase components"
-    install_learned(patient, "tips", MixtureScorer, _pick, what)
+    install_learned(context, "tips", MixtureScorer, _pick, what)
 
 
-TIPS = Remedy(
-    name="tips",
-    group="sampling",
-    summary="stride by a mixture of the polyphase components, learned for each channel",
-    exact_for="whole pixels, up to its mixture",
-    apply=_apply,
-    needs_finetuning=True,
-    learns=True,
+register(
+    Remedy(
+        name="tips",
+        group="sampling",
+        summary="stride by a mixture of the polyphase components, learned for each channel",
+        apply=_apply,
+        treats=("sub-sampling",),
+        needs_finetuning=True,
+        learns=True,
+    )
 )

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
 from aft_models.repair.context import RepairContext
-from aft_models.repair.image import images_of
-from aft_models.repair.remedy import Number, Remedy
+from aft_models.repair.remedy import Number, Remedy, register
 from aft_models.resample import fractional_shift
 
 
 @dataclass
 class Vote:
-    """Two hooks: one hands the model every view of an image, the other averages the answers."""
+    """Shows a model every view of an image, and averages the answers."""
 
     side: int  # views along each axis, one pixel apart
 
@@ -30,11 +29,10 @@ class Vote:
         """
         return [i - (self.side - 1) / 2 for i in range(self.side)]
 
-    def before(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A forward pre-hook of the model."""
-        images, *others = images_of(inputs, "vote")
+    def __call__(self, images: Tensor) -> Tensor:
+        """Every view, as one batch."""
         views = [fractional_shift(images, y, x) for y in self.offsets() for x in self.offsets()]
-        return torch.cat(views), *others
+        return torch.cat(views)
 
     def after(self, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor:
         """A forward hook of the model: the logarithm of the mean probability."""
@@ -48,19 +46,19 @@ class Vote:
         return answers.logsumexp(0) - math.log(views)
 
 
-def _apply(patient: RepairContext, side: int) -> None:
+def _apply(context: RepairContext, side: int) -> None:
     vote = Vote(side)
-    patient.model.register_forward_pre_hook(vote.before)
-    patient.model.register_forward_hook(vote.after)
-    patient.changed("", patient.model, f"mean probability over {side} x {side} shifts")
+    context.move_images("vote", vote, f"mean probability over {side} x {side} shifts")
+    context.model.register_forward_hook(vote.after)
 
 
-VOTE = Remedy(
-    name="vote",
-    group="image",
-    summary="mean probability over a centered grid of shifts, one pixel apart",
-    exact_for="nothing",
-    apply=_apply,
-    needs_finetuning=False,
-    number=Number("the side of the grid of shifts", 2, 15, 3),
+register(
+    Remedy(
+        name="vote",
+        group="placement",
+        summary="mean probability over a centered grid of shifts, one pixel apart",
+        apply=_apply,
+        treats=("position",),
+        number=Number("the side of the grid of shifts", 2, 15, 3),
+    )
 )

@@ -39,6 +39,7 @@ class Window:
     border: str  # what lies beyond the map: "zeros", "circular", "reflect" or "replicate"
     ceil: bool  # whether a last, incomplete window counts
     grouped: bool  # whether each output channel sees one input channel only
+    counted: Margins | None = None  # pixels beyond the map that a mean counts; None: all of them
 
     def __str__(self) -> str:
         """In a few words.
@@ -74,6 +75,12 @@ class Window:
     def crosses_border(self) -> bool:
         """Whether, on a torus, some window would lie across the border."""
         return any(e > s for e, s in zip(self.extent, self.stride, strict=True))
+
+    @property
+    def fits_torus(self) -> bool:
+        """Whether the padding, if it wraps round, gives one output per step of the torus."""
+        steps = zip(self.margins or (), self.extent, self.stride, strict=False)
+        return all(extent - stride <= sum(margin) < extent for margin, extent, stride in steps)
 
     def covers(self, size: Pair) -> bool:
         """Whether one unpadded window sees the whole map: a flattened head in other words.
@@ -136,7 +143,7 @@ def read_window(layer: nn.Module) -> Window | None:
     like: Any = layer  # attributes are read by name; mypy knows them as tensors or modules
     same = isinstance(layer, (Conv2dSame, MaxPool2dSame, AvgPool2dSame))
     same = same or bool(getattr(layer, "same_pad", False))
-    border, dilation, ceil, grouped = "zeros", (1, 1), False, True
+    border, dilation, ceil, grouped, counted = "zeros", (1, 1), False, True, None
     if isinstance(layer, nn.Conv2d):
         kind, border, dilation = "conv", like.padding_mode, _pair(like.dilation)
         grouped = like.groups == like.in_channels > 1
@@ -154,7 +161,19 @@ def read_window(layer: nn.Module) -> Window | None:
         kernel = _pair(like.kernel_size)
         padding = (0, 0) if like.padding in ("same", "valid") else _pair(like.padding)
     margins = None if same else ((padding[0], padding[0]), (padding[1], padding[1]))
-    return Window(kind, kernel, _pair(like.stride), dilation, margins, border, ceil, grouped)  # type: ignore[arg-type]
+    if kind == "average" and not same and like.divisor_override is None:
+        counted = margins if like.count_include_pad else ((0, 0), (0, 0))
+    return Window(
+        kind,
+        kernel,
+        _pair(like.stride),
+        dilation,
+        margins,
+        border,
+        ceil,
+        grouped,
+        counted,  # type: ignore[arg-type]
+    )
 
 
 def plain_class(layer: nn.Module) -> type[nn.Module]:
