@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shiftbench.audit.trials import RepairTrial, repair
     from shiftbench.errors import ShiftbenchError
     from shiftbench.evaluation import Evaluation, evaluate
     from shiftbench.grid import Grid, Offset
@@ -35,6 +36,7 @@ __all__ = [
     "Grid",
     "Offset",
     "PairedComparison",
+    "RepairTrial",
     "Score",
     "ShiftbenchError",
     "Trace",
@@ -42,6 +44,7 @@ __all__ = [
     "compare_paired",
     "evaluate",
     "mcnemar",
+    "repair",
     "wilson",
 ]
 
@@ -54,6 +57,8 @@ _HOME = {
     "evaluate": "evaluation",
     "Grid": "grid",
     "Offset": "grid",
+    "RepairTrial": "audit.trials",
+    "repair": "audit.trials",
     "SHIFTS": "shifts",
     "ShiftbenchError": "errors",
     "PairedComparison": "statistics",

@@ -18,10 +18,10 @@ from aft_models.layers.norm import alias_free_layer_norm
 from aft_models.layers.pointwise import Pointwise, pointwise_of
 from aft_models.repair.circular import make_circular
 from aft_models.repair.context import RepairContext
+from aft_models.repair.flc import SpectralSampler
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, extend, window_of
 from aft_models.repair.remedy import Number, Remedy, register
 from aft_models.repair.sampling import give_sampler, note_unreached, take
-from aft_models.repair.flc import SpectralSampler
 from aft_models.repair.survey import is_activation
 from aft_models.repair.window import Window, map_size
 from aft_models.resample import alias_free_downsample, alias_free_upsample, cut_spectrum

@@ -48,7 +48,7 @@ def _apply(context: RepairContext, _: int) -> None:
             f"anchor needs a network that cuts the image into patches, and {name or 'its layer'} "
             f"slides windows of {window.extent} pixels by {window.stride}: use aps or canonical"
         )
-    what = f"patches of {window.stride}, cut by {name or 'its layer'}, begin at the strongest component"
+    what = f"patches of {window.stride} begin at the strongest component"
     context.move_images("anchor", Anchor(window.stride), what)
 
 

@@ -164,15 +164,15 @@ def read_window(layer: nn.Module) -> Window | None:
     if kind == "average" and not same and like.divisor_override is None:
         counted = margins if like.count_include_pad else ((0, 0), (0, 0))
     return Window(
-        kind,
-        kernel,
-        _pair(like.stride),
-        dilation,
-        margins,
-        border,
-        ceil,
-        grouped,
-        counted,  # type: ignore[arg-type]
+        kind=kind,  # type: ignore[arg-type]
+        kernel=kernel,
+        stride=_pair(like.stride),
+        dilation=dilation,
+        margins=margins,
+        border=border,
+        ceil=ceil,
+        grouped=grouped,
+        counted=counted,
     )
 
 

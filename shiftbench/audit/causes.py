@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from aft_models.repair import REMEDIES
+
 NEGLIGIBLE = (
     1e-4  # relative error that float32 arithmetic can make by itself, and no cause explains
 )
@@ -26,19 +28,20 @@ class Cause:
 
     name: str
     about: str  # what happens there
-    remedies: tuple[str, ...]  # names of the remedies that treat it
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """Names of the remedies that treat it."""
+        return tuple(name for name, remedy in REMEDIES.items() if self.name in remedy.treats)
 
 
-BORDER = Cause("border", "padding tells where the image ends", ("circular",))
+BORDER = Cause("border", "padding tells where the image ends")
 SUBSAMPLING = Cause(
     "sub-sampling",
     "the samples that are kept depend on where the grid lies",
-    ("blurpool", "flc", "af", "aps", "lps", "tips", "anchor"),
 )
-NONLINEARITY = Cause("non-linearity", "it makes frequencies that the grid cannot hold", ("af",))
-POSITION = Cause(
-    "position", "its weights or windows are tied to places in the image", ("canonical", "vote")
-)
+NONLINEARITY = Cause("non-linearity", "it makes frequencies that the grid cannot hold")
+POSITION = Cause("position", "its weights or windows are tied to places in the image")
 CAUSES = {cause.name: cause for cause in (BORDER, SUBSAMPLING, NONLINEARITY, POSITION)}
 
 

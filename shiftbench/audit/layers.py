@@ -227,8 +227,10 @@ def _shifted(model: nn.Module, images: Tensor, calls: dict[Key, _Call], offset: 
             return
         if call.output.shape != output.shape:
             return
-        expected = call.select(call.layout.shift(call.output, offset))
-        error = call.select(output) - expected
+        expected, got = call.select(call.layout.shift(call.output, offset)), call.select(output)
+        if not key[0] and got.ndim == 2:  # logits: what all classes have in common decides nothing
+            expected, got = (x - x.mean(1, keepdim=True) for x in (expected, got))
+        error = got - expected
         norm = float(expected.norm()) or torch.finfo(error.dtype).tiny
         call.path.append((float(error.norm()) / norm, float(error.square().mean())))
 

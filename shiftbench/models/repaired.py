@@ -14,7 +14,7 @@ from shiftbench.errors import ModelError, UsageError
 from shiftbench.models.blueprint import digest_with, repaired, require_trained
 from shiftbench.models.classifier import Classifier, LogitsOnly, as_classifier
 
-_SUFFIX = re.compile(r"^(.+?)((?:\+[a-z]+(?::\w*)?)+)$")
+_SUFFIX = re.compile(r"^(.+?)((?:\+[a-z]\w*(?::\w*)?)+)$")
 
 
 def split_remedies(text: str) -> tuple[str, str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 import threading
 
 import pytest
@@ -20,12 +18,7 @@ from torch import Tensor, nn
 from aft_models import AftModelsError, reference, repair
 from aft_models.layers import fractional_shift, select_polyphase
 from aft_models.repair import (
-    REMEDIES,
-    Remedy,
-    RepairContext,
     own_pass,
-    parse,
-    register,
     reports,
     untrained,
 )
