@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from aft_models.repair import Remedy, RepairContext, register
 from shiftbench.data import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.grid import Grid, Offset
 from shiftbench.logs import LOGS, Sink
@@ -120,6 +121,17 @@ class Toys:
 
 
 MODEL_SOURCES.register("toy", Toys())
+
+
+def _mirror(images: Tensor) -> Tensor:
+    return torch.maximum(images, images.flip(-1))
+
+
+def _apply(context: RepairContext, _: int) -> None:
+    context.move_images("mirrored_2", _mirror, "sees the image and its mirror image at once")
+
+
+register(Remedy("mirrored_2", "placement", "the image over its mirror", _apply, ("position",)))
 
 
 @dataclass(frozen=True)

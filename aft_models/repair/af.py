@@ -190,7 +190,7 @@ register(
     Remedy(
         name=_NAME,
         group="sampling",
-        summary="circular, a low-pass before every sub-sampling, activations on a finer grid",
+        summary="circular padding, low-pass before sub-sampling, activations on a finer grid",
         apply=_apply,
         treats=("border", "sub-sampling", "non-linearity"),
         needs_finetuning=True,

@@ -56,7 +56,7 @@ register(
     Remedy(
         name="anchor",
         group="placement",
-        summary="the image is rolled so that its strongest polyphase component lies at (0, 0)",
+        summary="patches begin where the strongest polyphase component of the image lies",
         apply=_apply,
         treats=("sub-sampling",),
         exact="whole pixels",

@@ -16,7 +16,7 @@ register(
     Remedy(
         name="aps",
         group="sampling",
-        summary="stride by keeping the polyphase component of largest l2 norm",
+        summary="a stride keeps the polyphase component of largest norm",
         apply=_apply,
         treats=("sub-sampling",),
         exact="whole pixels",

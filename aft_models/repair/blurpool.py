@@ -101,7 +101,7 @@ register(
     Remedy(
         name="blurpool",
         group="sampling",
-        summary="stride becomes stride 1, followed by a sub-sampling binomial filter",
+        summary="a stride becomes stride 1 and a sub-sampling binomial filter",
         apply=_apply,
         treats=("sub-sampling",),
         needs_finetuning=True,

@@ -57,7 +57,7 @@ register(
     Remedy(
         name="circular",
         group="padding",
-        summary="zero padding becomes circular padding",
+        summary="padding becomes circular, so that the border is no landmark",
         apply=lambda context, _: make_circular(context),
         treats=("border",),
         needs_finetuning=True,

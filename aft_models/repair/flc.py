@@ -51,7 +51,7 @@ register(
     Remedy(
         name="flc",
         group="sampling",
-        summary="stride by cutting the spectrum to its center",
+        summary="a stride cuts the spectrum to its center, without the new Nyquist bin",
         apply=_apply,
         treats=("sub-sampling",),
         needs_finetuning=True,

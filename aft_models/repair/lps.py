@@ -49,7 +49,7 @@ register(
     Remedy(
         name="lps",
         group="sampling",
-        summary="stride by keeping the polyphase component that a small network chooses",
+        summary="a stride keeps the polyphase component that a small network chooses",
         apply=_apply,
         treats=("sub-sampling",),
         exact="whole pixels",

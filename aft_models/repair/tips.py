@@ -46,7 +46,7 @@ register(
     Remedy(
         name="tips",
         group="sampling",
-        summary="stride by a mixture of the polyphase components, learned for each channel",
+        summary="a stride mixes the polyphase components, by learned weights per channel",
         apply=_apply,
         treats=("sub-sampling",),
         needs_finetuning=True,

@@ -56,7 +56,7 @@ register(
     Remedy(
         name="vote",
         group="placement",
-        summary="mean probability over a centered grid of shifts, one pixel apart",
+        summary="the mean probability over n x n cyclic shifts, one pixel apart",
         apply=_apply,
         treats=("position",),
         number=Number("the side of the grid of shifts", 2, 15, 3),

@@ -43,8 +43,10 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         "metrics": ["list", "metrics", "sure", *plug],
         "formats": ["list", "formats", "names", *plug],
         "logs": ["list", "logs", "lines", *plug],
+        "remedies": ["list", "remedies", "mirrored", *plug],
         "run": ["run", "-m", "toy:one", *measure, "--format", "csv", *plug, *runs],
         "again": ["run", "-m", "toy:three", *measure, "--log", "lines", *plug, *runs],
+        "remedy": ["run", "-m", "toy:one+mirrored_2", *measure, *plug, "-o", "repaired"],
         "guard": ["run", "-m", "toy:one", *measure, "--fail-under", "sureness=0.99", *plug, *runs],
         "guarded": [
             *("run", "-m", "toy:one", *measure, *plug, *runs),
@@ -73,7 +75,10 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["models", "datasets", "attacks", "metrics", "formats", "logs"])
+KINDS = ["models", "datasets", "attacks", "metrics", "formats", "logs", "remedies"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_everything_is_listed(outputs: dict[str, list[str]], kind: str) -> None:
     code, _, err = outputs[kind]
     assert code == 0, err
@@ -101,6 +106,16 @@ def test_an_attack_of_one_parameter_searches_a_line(outputs: dict[str, list[str]
     broken = samples[samples["turned_broken_radius"] == 1]
     assert set(broken["turned_dy"]) <= {-15.0, 15.0}
     assert set(broken["turned_dx"]) == {0.0}
+
+
+def test_a_remedy_is_a_suffix_of_a_models_name(outputs: dict[str, list[str]]) -> None:
+    code, _, err = outputs["remedy"]
+    assert code == 0, err
+    folder = Path(outputs["folder"][0])
+    files = [*folder.glob("repaired/*/record.json"), folder / "runs/toy_one--noise/record.json"]
+    repaired, plain = (json.loads(file.read_text())["model"] for file in files)
+    assert repaired["name"] == "toy:one+mirrored_2"
+    assert repaired["digest"] != plain["digest"]
 
 
 @pytest.mark.parametrize(

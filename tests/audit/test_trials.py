@@ -1,0 +1,53 @@
+"""Trials of remedies from Python."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from repair_cases import Residual
+from torch import nn
+
+import shiftbench
+from aft_models.repair import REMEDIES
+from shiftbench.audit.layers import audit
+from shiftbench.audit.trials import try_remedies
+from shiftbench.errors import UsageError
+from shiftbench.models.classifier import as_classifier
+
+IMAGES = torch.rand(3, 3, 16, 16, dtype=torch.float64)
+
+
+class Constant(nn.Sequential):
+    """Adds to every logit of an image the same large number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self[0](x) + 1000 * (1 + x.mean((1, 2, 3))[:, None])
+
+
+def nets() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    plain = Residual().double().eval()
+    return plain, Constant(plain).eval()
+
+
+def test_what_all_classes_share_is_no_part_of_a_change() -> None:
+    plain, lifted = (try_remedies(net, IMAGES, ["aps", "vote", "canonical"]) for net in nets())
+    for a, b in zip(plain, lifted, strict=True):
+        assert (a.whole, a.half) == pytest.approx((b.whole, b.half), rel=1e-6, abs=1e-9)
+
+
+def test_nor_of_the_logits_of_an_audit() -> None:
+    plain, lifted = (audit(net, IMAGES)[-1] for net in nets())
+    assert plain.accumulated == pytest.approx(lifted.accumulated, rel=1e-6)
+
+
+def test_by_default_every_remedy_is_tried() -> None:
+    recipe = {"input_size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3}
+    model = as_classifier(Residual(), recipe, name="mine")
+    trials = {trial.remedies: trial for trial in shiftbench.repair(model, images=2)}
+    assert {"", *REMEDIES, "circular+aps"} <= set(trials)
+    assert "anchor needs a network" in trials["anchor"].refused
+    assert trials[""].images == 2
+    assert trials["aps"].correct is None
+    with pytest.raises(UsageError, match="has remedies already"):
+        shiftbench.repair("timm:resnet10t,pretrained=false+aps")
