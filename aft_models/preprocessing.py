@@ -29,7 +29,9 @@ class Preprocessing:
     # the view keeps, and what the resize does to it (center, squash or border, as in timm).
     crop_pct: float = CROP_PCT
     crop_mode: str = "center"
+    crop_corner: str = "round"  # of a crop that leaves half a pixel: round (torchvision) or floor
     canvas: int | None = None  # to what weights for finished images (CIFAR) had them enlarged
+    origin: str = ""  # where this was read, in words: "IMAGENET1K_V1", "assumed"
 
     @classmethod
     def of(cls, model: nn.Module) -> Preprocessing:

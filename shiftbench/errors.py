@@ -28,3 +28,10 @@ class RecordError(ShiftbenchError):
 def no_images() -> DataError:
     """The error for an empty set of images, wherever it is noticed."""
     return DataError("expected at least one image, got none: check the path and the filters")
+
+
+def first_line(error: BaseException) -> str:
+    """An error of a library in one line: its type and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    text = lines[0].strip() if lines else ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -7,16 +7,15 @@ the view in the image does not depend on the margin.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL.Image import Image
+from PIL.Image import Image, Resampling
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms import functional as transforms
 
 from aft_models.preprocessing import (
     CROP_PCT,
@@ -25,25 +24,105 @@ from aft_models.preprocessing import (
     Preprocessing,
     normalize,
 )
-from shiftbench.errors import UsageError
+from shiftbench.errors import ModelError, UsageError
 from shiftbench.registry import unknown_name
 
 Pixels = NDArray[np.uint8]  # (H, W, 3)
 Pad = Literal["none", "reflect", "zeros"]
 CropMode = Literal["center", "squash", "border"]  # timm's words
+CropCorner = Literal["round", "floor"]  # torchvision's rule, and that of transformers
 
 PAPER_RATIO = 1 / CROP_PCT  # 256 / 224: the resize of the paper and of most evaluations
 
-INTERPOLATIONS = {mode.value: mode for mode in InterpolationMode}
+# torchvision's words for the filters of PIL, which antialias when they shrink.
+INTERPOLATIONS = {
+    "nearest": Resampling.NEAREST,
+    "nearest-exact": Resampling.NEAREST,
+    "bilinear": Resampling.BILINEAR,
+    "bicubic": Resampling.BICUBIC,
+    "box": Resampling.BOX,
+    "hamming": Resampling.HAMMING,
+    "lanczos": Resampling.LANCZOS,
+}
+
+FIELDS = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")  # users' words
 
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "Geometry",
     "Preprocessing",
+    "as_preprocessing",
     "geometry_for",
     "normalize",
 ]
+
+
+def as_preprocessing(
+    value: Preprocessing | Mapping[str, Any], default: Preprocessing | None = None
+) -> Preprocessing:
+    """Reads a preprocessing from a mapping; what it does not name is the default's.
+
+    >>> as_preprocessing({"input_size": (3, 96, 96), "mean": 0.5, "std": 0.25}).std
+    (0.25, 0.25, 0.25)
+
+    Args:
+        value: `input_size` (a number, (S, S) or (3, S, S)), `mean` and `std` (one number or three,
+            of pixels in [0, 1]), `interpolation`, `crop_pct`, `crop_mode`.
+        default: 224 pixels, normalized as for ImageNet, where nothing else is known.
+    """
+    if isinstance(value, Preprocessing):
+        return value
+    default = default or Preprocessing(224, origin="assumed")
+    unknown = sorted(map(str, set(value) - set(FIELDS)))
+    if unknown:
+        raise ModelError(
+            f"a preprocessing has the fields {', '.join(FIELDS)}; got {', '.join(unknown)}"
+        )
+    size = square(value.get("input_size", default.input_size))
+    mean, std = (
+        _per_channel(key, value.get(key, getattr(default, key))) for key in ("mean", "std")
+    )
+    if min(std) <= 0:
+        raise ModelError(f"expected std of each channel above 0, got {std}")
+    words = value.get("interpolation", default.interpolation)
+    return replace(
+        default,
+        input_size=size,
+        mean=mean,
+        std=std,
+        interpolation=str(getattr(words, "value", words)),  # torchvision's modes are enums
+        crop_pct=float(value.get("crop_pct", default.crop_pct)),
+        crop_mode=str(value.get("crop_mode", default.crop_mode)),
+        origin="given" if {"mean", "std"} <= value.keys() else default.origin,
+    )
+
+
+def card_preprocessing(card: Mapping[str, Any]) -> Preprocessing:
+    """What weights expect of an image by the card beside them, which may lack fields."""
+    given = as_preprocessing({key: card[key] for key in FIELDS if key in card})
+    if "crop_pct" not in card:
+        return given
+    return replace(given, canvas=math.floor(given.input_size / given.crop_pct + 1e-6))
+
+
+def square(size: int | Sequence[int]) -> int:
+    """The side of a square input, from a number, (S, S) or (channels, S, S)."""
+    sides = [size] if isinstance(size, int) else list(size)[-2:]
+    if not all(isinstance(side, int) for side in sides) or len(set(sides)) != 1 or sides[0] <= 0:
+        raise ModelError(f"expected a model with a square input, got {tuple(sides)} pixels")
+    return int(sides[0])
+
+
+def _per_channel(key: str, value: float | Sequence[float]) -> tuple[float, ...]:
+    """One number for every channel, or one each."""
+    try:
+        numbers = [float(x) for x in ([value] if isinstance(value, int | float) else value)]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) not in (1, 3):
+        raise ModelError(f"expected {key} as one number or three numbers, got {value!r}")
+    return tuple(numbers * 3 if len(numbers) == 1 else numbers)
 
 
 @dataclass(frozen=True)
@@ -59,6 +138,7 @@ class Geometry:
     rendered: bool = False  # drawn on the pixel lattice of the view: no resize, any margin
     crop_mode: CropMode = "center"  # R is the shorter side; squash: both sides; border: the longer
     fill: tuple[int, ...] | None = None  # color of the border
+    crop_corner: CropCorner = "round"  # where the view begins when half a pixel is left over
 
     @property
     def side(self) -> int:
@@ -70,12 +150,14 @@ class Geometry:
         content = asdict(self)
         if self.crop_mode == "center":  # as nearly always, and in records that know no other
             del content["crop_mode"], content["fill"]
+        if self.crop_corner == "round":
+            del content["crop_corner"]
         return content
 
     def canvas(self, image: Image) -> Tensor:
         """Resizes and crops an RGB image to its canvas: uint8 (3, S + 2m, S + 2m)."""
-        size, mode = self._size(image), INTERPOLATIONS[self.interpolation]
-        pixels = np.asarray(transforms.resize(image, size, mode, antialias=True))  # (H, W, 3)
+        resized = image.resize(self._size(image), INTERPOLATIONS[self.interpolation])
+        pixels = np.asarray(resized)  # (H, W, 3)
         rows, above = self._span(pixels.shape[0])
         columns, left = self._span(pixels.shape[1])
         window = pixels[rows, columns]
@@ -84,14 +166,17 @@ class Geometry:
             window = self._filled(window, ((above, below), (left, right), (0, 0)))
         return torch.from_numpy(np.ascontiguousarray(window.transpose(2, 0, 1)))
 
-    def _size(self, image: Image) -> list[int]:
-        """Height and width after the resize; a single number is the shorter side."""
-        if self.crop_mode == "center":
-            return [self.resize]
+    def _size(self, image: Image) -> tuple[int, int]:
+        """Width and height after the resize, rounded as torchvision and timm do."""
+        width, height = image.size
         if self.crop_mode == "squash":
-            return [self.resize, self.resize]
-        ratio = max(image.size) / self.resize
-        return [round(image.height / ratio), round(image.width / ratio)]
+            return self.resize, self.resize
+        if self.crop_mode == "border":
+            ratio = max(width, height) / self.resize
+            return round(width / ratio), round(height / ratio)
+        if width <= height:
+            return self.resize, int(self.resize * height / width)
+        return int(self.resize * width / height), self.resize
 
     def _filled(self, window: Pixels, widths: tuple[tuple[int, int], ...]) -> Pixels:
         if self.fill is not None:
@@ -107,7 +192,8 @@ class Geometry:
         """Which pixels of an axis the canvas covers, and how many it lacks before the first."""
         # torchvision's CenterCrop of the view; subtracting the margin afterwards keeps the place
         # of the view, which rounding (length - side) / 2 would move for every other margin.
-        start = round((length - self.view) / 2) - self.margin
+        corner = (length - self.view) / 2
+        start = (round(corner) if self.crop_corner == "round" else math.floor(corner)) - self.margin
         if length < self.view:  # only a border: the odd pixel goes after the image, as in timm
             start = -((self.view - length) // 2)
         return slice(max(start, 0), min(start + self.side, length)), max(-start, 0)
@@ -192,6 +278,7 @@ def geometry_for(
         fill=tuple(round(255 * value) for value in preprocessing.mean)
         if mode == "border"
         else None,
+        crop_corner=preprocessing.crop_corner if crop_pct == "model" else "round",  # type: ignore[arg-type]
     )
 
 

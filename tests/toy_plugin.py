@@ -22,8 +22,9 @@ from shiftbench.grid import Grid, Offset
 from shiftbench.logs import LOGS, Sink
 from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Shard, column
 from shiftbench.models.classifier import Classifier, as_classifier
+from shiftbench.models.names import ModelSpec
 from shiftbench.models.source import SOURCES as MODEL_SOURCES
-from shiftbench.models.source import ModelEntry, ModelSpec
+from shiftbench.models.source import ModelEntry
 from shiftbench.report.formats import FORMATS, Format
 from shiftbench.scores import ScoreName
 from shiftbench.shifts.attacks import ATTACKS, Attack

@@ -16,7 +16,7 @@ from shiftbench.data import ImageSet, RenderedSet, canvas_batches, load_dataset
 from shiftbench.files import format_of, require_place, write_text
 from shiftbench.grid import Offset
 from shiftbench.models import load_model
-from shiftbench.models.repaired import require_one_model
+from shiftbench.models.names import require_one_model
 from shiftbench.preprocessing import geometry_for, normalize
 from shiftbench.report.plots import ENDINGS, save_figure
 from shiftbench_cli import completion, options, render

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-import hashlib
-import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import click
 
@@ -19,37 +15,12 @@ Entry = Mapping[str, str | bool]  # one line: its `name`, and what else there is
 
 
 def _models() -> list[Entry]:
-    """Every model; remembered in the cache folder, since timm takes seconds to import."""
-    from shiftbench.files import cache_folder, write_atomic
-
-    plugged = "shiftbench.models" in sys.modules  # a plug-in may have registered more
-    memory = cache_folder() / "models" / f"{_installation()}.json"
-    if not plugged:
-        with suppress(OSError, ValueError):
-            remembered: list[Entry] = json.loads(memory.read_text("utf-8"))
-            return remembered
     from shiftbench.models import list_models
 
-    entries: list[Entry] = [
+    return [
         {"name": entry.name, "source": entry.source, "weights": entry.weights}
         for entry in list_models()
     ]
-    if not plugged:
-        with suppress(OSError):  # a folder that cannot be written to costs time, nothing else
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(memory, json.dumps(entries).encode())
-    return entries
-
-
-def _installation() -> str:
-    """Changes with the packages that models come from, and with the files of this one."""
-    root = Path(__file__).resolve().parents[1]
-    roots = (root, root.parent)  # installed, or in the source tree
-    files = [path for r in roots for path in (r / "aft_models").rglob("*.[jp][sy]*")]
-    files += [path for r in roots for path in (r / "shiftbench" / "models").glob("*.py")]
-    words = [f"{path} {path.stat().st_mtime_ns}" for path in sorted(files)]
-    words += [importlib.metadata.version(name) for name in ("timm", "torchvision")]
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
 def _datasets() -> list[Entry]:

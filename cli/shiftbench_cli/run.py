@@ -13,7 +13,7 @@ from shiftbench.data import RenderedSet, load_dataset
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.metrics import plan_metric
 from shiftbench.models import default_models, load_model
-from shiftbench.models.repaired import require_one_model
+from shiftbench.models.names import require_one_model
 from shiftbench.records.log import log_record
 from shiftbench.records.record import Record, ResultStore, read_record
 from shiftbench.run.benchmark import Execution, run

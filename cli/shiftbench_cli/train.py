@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from torch import Tensor, nn
+from torch import Tensor
 
 from aft_models import PRESETS
 from aft_models.training.checkpoint import Identity
@@ -29,11 +29,9 @@ from shiftbench.data import load_dataset
 from shiftbench.errors import UsageError
 from shiftbench.logs import open_logs
 from shiftbench.models import Preprocessing, build_model, load_model
-from shiftbench.models.blueprint import Blueprint
 from shiftbench.models.checkpoint import read_weights, without_prefixes
-from shiftbench.models.classifier import LogitsOnly
-from shiftbench.models.loading import parse_name
-from shiftbench.models.repaired import split_remedies
+from shiftbench.models.classifier import Classifier
+from shiftbench.models.names import parse_name, split_remedies
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import choose_device
 from shiftbench.run.processes import Group
@@ -90,8 +88,8 @@ class Request:
                 f"{plain} is a folder: name the model with -m, and give the folder's weights with "
                 "--checkpoint"
             )
-        source, spec = parse_name(plain)
-        if source != "bundled":
+        spec = parse_name(plain)
+        if spec.source != "bundled":
             return plain
         architecture, _, tag = spec.name.partition(".")
         if architecture not in PRESETS:
@@ -240,8 +238,8 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
     built = _build(request, recipe, len(data.class_names), start)
     recipe = recipe.for_input(_model_input(start.preprocessing or built.preprocessing))
     if start.state:
-        fitting = without_prefixes(start.state, built.module.state_dict())
-        new = load_backbone(built.module, fitting, size=recipe.image_size)
+        fitting = without_prefixes(start.state, built.network.state_dict())
+        new = load_backbone(built.network, fitting, size=recipe.image_size)
         if new and processes.is_main and not request.quiet:
             click.echo(f"new, to be learnt: {', '.join(new)}", err=True)
     inputs = BatchBuilder(recipe, processes, request.workers, request.seed)
@@ -268,7 +266,7 @@ def _train(request: Request, recipe: Recipe, processes: Group) -> int:
     logs = request.logs if processes.is_main else ()
     with open_logs(logs, request.output, request.model, identity.as_dict()) as log:
         outcome = train(
-            built.module,
+            built.network,
             inputs.training(data),
             identity=identity,
             folder=request.output,
@@ -301,13 +299,11 @@ def _start(request: Request) -> Start:
         return Start(weights.state, weights.preprocessing)
     if request.pretrained:
         found = load_model(split_remedies(request.model)[0])
-        own = found.module.model if isinstance(found.module, LogitsOnly) else found.module
-        assert isinstance(own, nn.Module)
-        return Start(own.state_dict(), found.preprocessing)
+        return Start(found.network.state_dict(), found.preprocessing)
     return Start({})
 
 
-def _build(request: Request, recipe: Recipe, classes: int, start: Start) -> Blueprint:
+def _build(request: Request, recipe: Recipe, classes: int, start: Start) -> Classifier:
     """The model with the same random weights in every process."""
     size = recipe.image_size or (start.preprocessing.input_size if start.preprocessing else None)
     options = {"drop_path_rate": recipe.drop_path} if recipe.drop_path else {}

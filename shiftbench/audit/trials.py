@@ -19,8 +19,7 @@ from shiftbench.data import RenderedSet, canvas_batches, load_dataset, relabeled
 from shiftbench.errors import UsageError
 from shiftbench.grid import Offset
 from shiftbench.models import Classifier, load_model
-from shiftbench.models.classifier import LogitsOnly
-from shiftbench.models.repaired import split_remedies
+from shiftbench.models.names import split_remedies
 from shiftbench.preprocessing import geometry_for
 from shiftbench.shifts import SHIFTS
 
@@ -96,12 +95,8 @@ def repair(
     if split_remedies(name)[1]:
         raise UsageError(f"{name} has remedies already: give the model without them")
     classifier = load_model(model, checkpoint=checkpoint) if isinstance(model, str) else model
-    outer = classifier.module
-    network = outer.model if isinstance(outer, LogitsOnly) else outer
-    if not isinstance(network, nn.Module):
-        raise UsageError(f"remedies change the layers of a PyTorch network, and {name} shows none")
     pixels, labels = _images(classifier, data, images)
-    return try_remedies(network, pixels, remedies or _all_remedies(), labels=labels)
+    return try_remedies(classifier.network, pixels, remedies or _all_remedies(), labels=labels)
 
 
 def _all_remedies() -> list[str]:

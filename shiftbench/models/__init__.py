@@ -1,28 +1,45 @@
 """Model sources: a name such as `timm:swin_tiny_patch4_window7_224` becomes a `Classifier`.
 
-A new source is one new file here that registers a `ModelSource` in `SOURCES`, under the prefix of
-its names: every file of this folder is imported.
+A new source is one new file in `sources/` that registers a `ModelSource` in `SOURCES`, under the
+prefix of its names.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
-from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
 
-from shiftbench.models.classifier import Classifier, as_classifier
+import shiftbench.models.sources  # noqa: F401
 from shiftbench.models.loading import build_model, default_models, list_models, load_model
+from shiftbench.models.names import NamedModel, name_models
 from shiftbench.models.source import SOURCES, ModelEntry
-from shiftbench.preprocessing import Preprocessing
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+if TYPE_CHECKING:
+    from shiftbench.models.classifier import Classifier, as_classifier
+    from shiftbench.preprocessing import Preprocessing
 
 __all__ = [
     "SOURCES",
     "Classifier",
     "ModelEntry",
+    "NamedModel",
     "Preprocessing",
     "as_classifier",
     "build_model",
     "default_models",
     "list_models",
     "load_model",
+    "name_models",
 ]
+
+_HOME = {  # what waits for torch
+    "Classifier": "shiftbench.models.classifier",
+    "as_classifier": "shiftbench.models.classifier",
+    "Preprocessing": "shiftbench.preprocessing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'shiftbench.models' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

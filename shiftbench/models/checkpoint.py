@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ from torch import Tensor, nn
 from aft_models.errors import AftModelsError
 from aft_models.repair import untrained
 from aft_models.weights import WeightsCard, list_weights, load_state_dict, weights_card
-from shiftbench.errors import ModelError
-from shiftbench.models.classifier import first_line
-from shiftbench.preprocessing import Preprocessing
+from shiftbench.errors import ModelError, first_line
+from shiftbench.preprocessing import Preprocessing, card_preprocessing
 
 # What training scripts (timm, DeiT, lightning, ours) put around a state dict, best choice first:
 # averaged weights are what their authors report.
@@ -39,7 +37,7 @@ class Weights:
     @property
     def preprocessing(self) -> Preprocessing | None:
         """What the card says they expect of an image."""
-        return None if self.card is None else card_preprocessing(self.card)
+        return None if self.card is None else card_preprocessing(vars(self.card))
 
 
 def read_weights(path: Path) -> Weights:
@@ -56,27 +54,11 @@ def read_weights(path: Path) -> Weights:
         raise ModelError(str(error)) from error
 
 
-def card_preprocessing(card: WeightsCard) -> Preprocessing:
-    """What the weights of a card expect of an image."""
-    return Preprocessing(
-        input_size=card.input_size,
-        mean=card.mean,
-        std=card.std,
-        interpolation=card.interpolation,
-        crop_pct=card.crop_pct,
-        canvas=math.floor(card.input_size / card.crop_pct + 1e-6),
-    )
-
-
 def read_state_dict(path: Path) -> dict[str, Tensor]:
     """Reads the tensors of a checkpoint, without running any code that it may hold."""
-    path = weights_file(path)
+    path = _file(path)
     try:
-        content: Any
-        if path.suffix == ".safetensors":
-            content = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        content = load_file(path) if path.suffix == ".safetensors" else _load_tensors(path)
     except pickle.UnpicklingError as error:
         raise ModelError(
             f"{path} is not a file of plain tensors, and its code is not run: save the state_dict "
@@ -87,19 +69,44 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     return _unwrap(content, path)
 
 
-def weights_file(path: Path) -> Path:
+class _Placeholder:
+    """Stands for an object of a training script (its settings, its paths), which is not needed."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+def _load_tensors(path: Path) -> Any:
+    """The content of a torch file; anything but tensors, numbers and containers is left out.
+
+    Lightning keeps the settings of a training beside the weights, as objects of any class.
+    """
+    listing = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)  # torch 2.6
+    strangers = listing(path) if listing is not None else []
+    # A class of its own each: torch asks for a name per class.
+    stubs: list[Any] = [(type("_Left", (_Placeholder,), {}), name) for name in strangers]
+    if not stubs:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    with torch.serialization.safe_globals(stubs):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _file(path: Path) -> Path:
     """The file itself, or the one safetensors file of an exported folder."""
     if path.is_file():
         return path
     if not path.is_dir():
         raise ModelError(f"no checkpoint at {path}")
-    found = sorted(path.glob("*.safetensors"))
-    if len(found) != 1:
+    files = sorted(path.glob("*.safetensors"))
+    if len(files) != 1:
         raise ModelError(
-            f"expected one .safetensors file in the folder {path}, found {len(found)}: "
+            f"expected one .safetensors file in the folder {path}, found {len(files)}: "
             "name the file itself"
         )
-    return found[0]
+    return files[0]
 
 
 def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
@@ -116,16 +123,35 @@ def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def load_state(module: nn.Module, state: Mapping[str, Tensor], *, origin: str) -> None:
+def load_state(
+    module: nn.Module,
+    state: Mapping[str, Tensor],
+    *,
+    origin: str,
+    strip_prefix: str | None = None,
+) -> None:
     """Loads weights whole or not at all; a mismatch lists the keys and shapes that do not fit.
 
     Weights of a model load into the same model with a learned remedy, which then stays untrained.
+
+    Args:
+        module: Where they go.
+        state: The weights.
+        origin: The file, for errors.
+        strip_prefix: Take the keys that begin so, and without it: `student.`.
     """
     expected = module.state_dict()
+    if strip_prefix is not None:
+        state = _under(strip_prefix, state, origin)
     state = without_prefixes(state, expected)
     learned = set(untrained(module))
     optional = learned if learned.isdisjoint(state) else set()
-    missing = sorted(expected.keys() - state.keys() - optional)
+    needed = expected.keys() - optional
+    missing = sorted(needed - state.keys())
+    homes = _homes(state, needed) if missing else []
+    if len(homes) == 1:  # one network among the parts of a larger one, such as its loss
+        state = _under(homes[0], state, origin)
+        missing = []
     unexpected = sorted(state.keys() - expected.keys())
     shapes = [
         f"{key} {tuple(state[key].shape)} instead of {tuple(expected[key].shape)}"
@@ -142,8 +168,9 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor], *, origin: str) -
             )
             if keys
         ]
+        hint = f"; choose one with --strip-prefix ({', '.join(homes)})" if homes else ""
         raise ModelError(
-            f"{origin} does not fit the model: {', '.join(problems)}; nothing was loaded"
+            f"{origin} does not fit the model: {', '.join(problems)}; nothing was loaded{hint}"
         )
     module.load_state_dict(dict(state))
 
@@ -158,6 +185,23 @@ def without_prefixes(
         ):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
     return state
+
+
+def _under(prefix: str, state: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
+    inside = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    if not inside:
+        raise ModelError(
+            f"no key of {origin} begins with {prefix!r}; they are {_shorten(sorted(state))}: "
+            "choose another --strip-prefix"
+        )
+    return inside
+
+
+def _homes(state: Mapping[str, Tensor], needed: set[str]) -> list[str]:
+    """The prefixes under which every key that the model needs is there."""
+    first = min(needed)
+    prefixes = (key.removesuffix(first) for key in state if key.endswith(f".{first}"))
+    return sorted(p for p in prefixes if all(f"{p}{key}" in state for key in needed))
 
 
 def _shorten(keys: list[str]) -> str:

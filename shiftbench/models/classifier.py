@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from aft_models.weights import state_dict_digest
-from shiftbench.errors import ModelError
-from shiftbench.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from shiftbench.errors import ModelError, UsageError, first_line
+from shiftbench.identity import LOGITS
+from shiftbench.preprocessing import Preprocessing, as_preprocessing
+
+log = logging.getLogger(__name__)
+
+SHOWN_LOGITS = 8  # how many logits of the fixed image stand in an identity
 
 
 @dataclass(frozen=True)
@@ -24,34 +32,99 @@ class Classifier:
     source: str  # which source loaded it: "bundled", "timm", "torchvision", "huggingface", "python"
     num_classes: int
     parameters: int  # count of trainable and frozen parameters
-    digest: str  # sha256 of the weights, so that a record can name what it measured
+    digest: str  # sha256 of the weights, and of the code where the user wrote it
     class_names: tuple[str, ...] = ()  # by index; empty where they are not known
+    # What the answers depend on, by name ("weights", "function", "options", "net.py"), so that a
+    # refusal can say what changed (`shiftbench.identity.changed_parts`).
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Returns the logits, (B, classes)."""
         logits: Tensor = self.module(images)
         return logits
 
+    @property
+    def network(self) -> nn.Module:
+        """The network itself, whose layers and parameters have the names that its author gave."""
+        network = self.module.model if isinstance(self.module, LogitsOnly) else self.module
+        if not isinstance(network, nn.Module) or not any(True for _ in network.parameters()):
+            raise UsageError(
+                f"remedies and training change the layers of a PyTorch network, and {self.name} "
+                "shows none"
+            )
+        return network
+
+    @property
+    def code(self) -> dict[str, str]:
+        """What decides the answers besides weights and remedies, where the user wrote it."""
+        known = ("weights", "remedies", LOGITS)
+        return {part: text for part, text in self.parts.items() if part not in known}
+
+    def with_code(self, code: Mapping[str, str]) -> Classifier:
+        """The same model, whose answers depend on some code too."""
+        digest = _digest(self.parts["weights"], {**self.code, **code}, self.parts["remedies"])
+        return replace(self, parts={**self.parts, **code}, digest=digest)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Returns what the classifier is based on, (B, D): pooled features before the last layer.
+
+        Raises:
+            UsageError: The model exposes none.
+        """
+        network: Any = self.module.model if isinstance(self.module, LogitsOnly) else self.module
+        if hasattr(network, "embed_images"):
+            return network.embed_images(images)  # type: ignore[no-any-return]
+        if hasattr(network, "forward_features") and hasattr(network, "forward_head"):  # timm
+            features = network.forward_head(network.forward_features(images), pre_logits=True)
+            return features.flatten(1)  # type: ignore[no-any-return]
+        raise UsageError(
+            f"{self.name} exposes no features: use a timm:, knn: or zeroshot: model, or give yours "
+            "a method embed_images(images) that returns them as (batch, features)"
+        )
+
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in a model's answer: a tensor, its `.logits`, the first of a tuple or dict."""
+    """The logits in a model's output: a tensor, its `.logits`, or the first of a tuple.
+
+    A dict holds them as `logits`, or as its only tensor of two dimensions.
+    """
     if isinstance(output, Tensor):
         return output
-    logits = getattr(output, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
+    if isinstance(getattr(output, "logits", None), Tensor):
+        return output.logits  # type: ignore[no-any-return]
     if isinstance(output, Mapping):
-        values = [output["logits"]] if "logits" in output else list(output.values())
-    elif isinstance(output, tuple | list):
-        values = list(output)
-    else:
-        values = []
-    if values and isinstance(values[0], Tensor):
-        return values[0]
+        if isinstance(output.get("logits"), Tensor):
+            return output["logits"]  # type: ignore[no-any-return]
+        tensors = {k: v for k, v in output.items() if isinstance(v, Tensor) and v.ndim == 2}
+        if len(tensors) == 1:
+            return next(iter(tensors.values()))
+        if tensors:
+            raise ModelError(
+                f"expected logits from the model, got a dict with several candidates "
+                f"({', '.join(map(str, tensors))}): return them under the key 'logits'"
+            )
+    elif isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        return output[0]
     raise ModelError(
         f"expected logits, a tensor of shape (batch, classes), from the model; "
-        f"it answered with a {type(output).__name__}: wrap it in a FILE.py:FUNCTION that unpacks it"
+        f"it returned a {type(output).__name__}: wrap it in a FILE.py:FUNCTION that unpacks it"
     )
+
+
+def are_probabilities(outputs: Tensor) -> bool:
+    """Whether outputs (B, classes) are a softmax already.
+
+    >>> are_probabilities(torch.tensor([[0.25, 0.75]])), are_probabilities(torch.eye(2) * 2)
+    (True, False)
+    """
+    total = outputs.double().sum(-1)
+    return bool((outputs >= 0).all() and torch.allclose(total, torch.ones_like(total), atol=1e-3))
+
+
+def as_logits(probabilities: Tensor) -> Tensor:
+    """Logits up to a constant per image, which softmax and every margin leave out."""
+    tiny = torch.finfo(torch.float32).tiny
+    return probabilities.float().clamp_min(tiny).log()
 
 
 class LogitsOnly(nn.Module):
@@ -60,37 +133,12 @@ class LogitsOnly(nn.Module):
     def __init__(self, model: nn.Module | Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.model = model
+        self.gives_probabilities = False  # as Keras likes to export networks
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the logits, (B, classes)."""
-        return logits_of(self.model(images))
-
-
-def as_preprocessing(value: Preprocessing | Mapping[str, Any]) -> Preprocessing:
-    """Reads a preprocessing from a mapping: `input_size` as a number or (3, S, S) or (S, S)."""
-    if isinstance(value, Preprocessing):
-        return value
-    known = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")
-    unknown = sorted(set(value) - set(known))
-    if unknown or "input_size" not in value:
-        problem = f"unknown {', '.join(unknown)}" if unknown else "no input_size"
-        raise ModelError(f"a preprocessing has the fields {', '.join(known)}; got {problem}")
-    return Preprocessing(
-        input_size=square(value["input_size"]),
-        mean=tuple(float(x) for x in value.get("mean", IMAGENET_MEAN)),
-        std=tuple(float(x) for x in value.get("std", IMAGENET_STD)),
-        interpolation=str(value.get("interpolation", "bicubic")),
-        crop_pct=float(value.get("crop_pct", Preprocessing.crop_pct)),
-        crop_mode=str(value.get("crop_mode", Preprocessing.crop_mode)),
-    )
-
-
-def square(size: int | tuple[int, ...] | list[int]) -> int:
-    """The side of a square input, from a number, (S, S) or (channels, S, S)."""
-    sides = [size] if isinstance(size, int) else list(size)[-2:]
-    if len(set(sides)) != 1 or sides[0] <= 0:
-        raise ModelError(f"expected a model with a square input, got {tuple(sides)} pixels")
-    return int(sides[0])
+        outputs = logits_of(self.model(images))
+        return as_logits(outputs) if self.gives_probabilities else outputs
 
 
 def as_classifier(
@@ -101,61 +149,85 @@ def as_classifier(
     source: str = "python",
     digest: str | None = None,
     class_names: Sequence[str] = (),
+    code: Mapping[str, str] | None = None,
+    remedies: str = "",
+    parameters: int | None = None,
 ) -> Classifier:
-    """Makes a classifier of any module or callable; tries it once on a blank image.
+    """Makes a classifier of any module or callable; tries it once on two fixed images.
 
     Args:
-        model: Takes normalized images (B, 3, S, S); answers with logits, or with a tuple, a dict or
-            an object that holds them.
+        model: Takes normalized images (B, 3, S, S); returns logits or probabilities, or a tuple, a
+            dict or an object that holds them.
         preprocessing: What its weights expect.
         name: How records call it.
         source: Where it came from.
         digest: Names the weights. By default the digest of the module's state; a plain callable
             shows no weights, so give one when its answers can change under the same name.
         class_names: By index, where they are known: folders of images are then matched by name.
+        code: What decides the answers besides the weights, by name, where the user wrote it.
+        remedies: Those that the model was repaired with: "circular+aps".
+        parameters: Their count, where the module does not show them.
     """
     recipe = as_preprocessing(preprocessing)
-    state = model.state_dict() if isinstance(model, nn.Module) else {}
     module = LogitsOnly(model).eval()
-    parameters = sum(p.numel() for p in module.parameters())
+    outputs = _try_out(module, recipe, name)
+    if are_probabilities(outputs):
+        log.warning("%s returns probabilities: their logarithms are taken as logits", name)
+        module.gives_probabilities = True
+        outputs = as_logits(outputs)
+    state = model.state_dict() if isinstance(model, nn.Module) else {}
+    weights = digest or state_dict_digest(state)
+    # Spread over the classes; rounded, since it is only compared up to rounding.
+    some = outputs[0, :: -(-outputs.shape[1] // SHOWN_LOGITS)].tolist()
     return Classifier(
         module=module,
         preprocessing=recipe,
         name=name,
         source=source,
-        num_classes=_count_classes(module, recipe, name),
-        parameters=parameters,
-        digest=digest or state_dict_digest(state),
+        num_classes=outputs.shape[1],
+        parameters=parameters or sum(p.numel() for p in module.parameters()),
+        digest=_digest(weights, code or {}, remedies),
         class_names=tuple(class_names),
+        parts={
+            "weights": weights,
+            **(code or {}),
+            "remedies": remedies,
+            LOGITS: " ".join(f"{value:.5g}" for value in some),
+        },
     )
 
 
-def _count_classes(module: nn.Module, recipe: Preprocessing, name: str) -> int:
-    """Runs the model once on a blank image: a model that cannot run fails here, by name."""
-    first = next(module.parameters(), None)
+def _try_out(module: nn.Module, recipe: Preprocessing, name: str) -> Tensor:
+    """The outputs for two fixed images: a model that cannot run fails here, by name."""
     size = recipe.input_size
-    blank = torch.zeros(1, len(recipe.mean), size, size)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(2, len(recipe.mean), size, size, generator=generator)
+    first = next(module.parameters(), None)
     if first is not None:
-        blank = blank.to(first.device, first.dtype)
+        images = images.to(first.device, first.dtype)
     try:
-        with torch.inference_mode():
-            logits: Tensor = module(blank)
+        with torch.no_grad():  # not inference_mode: what it caches could not be trained
+            outputs: Tensor = module(images)
     except ModelError:
         raise
     except Exception as error:
         raise ModelError(
-            f"{name} fails on an image of {size} x {size} pixels: {first_line(error)}"
+            f"{name} fails on images of {size} x {size} pixels ({first_line(error)}): if it is "
+            'made for another size, name that, as in FILE.py with `return model, {"input_size": '
+            "96}`, or after the name with ,input_size=96 (onnx:) or ,img_size=96 (timm:)"
         ) from error
-    if logits.ndim != 2 or logits.shape[0] != 1 or logits.shape[1] < 2:
+    if outputs.ndim != 2 or outputs.shape[0] != 2 or outputs.shape[1] < 2:
         raise ModelError(
-            f"{name} is not a classifier: expected logits of shape (1, classes), "
-            f"got {tuple(logits.shape)}"
+            f"{name} is not a classifier: expected logits of shape (2, classes) for 2 images, "
+            f"got {tuple(outputs.shape)}"
         )
-    return int(logits.shape[1])
+    return outputs.float().cpu()
 
 
-def first_line(error: BaseException) -> str:
-    """An error of a library in one line: its type and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    text = lines[0].strip() if lines else ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def _digest(weights: str, code: Mapping[str, str], remedies: str) -> str:
+    """Names a model: its weights, and what else decides its answers."""
+    whole = weights
+    if code:  # a change of the code is a new model, as one of the weights is
+        text = json.dumps(dict(code), sort_keys=True)
+        whole = hashlib.sha256(f"{text}{whole}".encode()).hexdigest()
+    return hashlib.sha256(f"{whole}+{remedies}".encode()).hexdigest() if remedies else whole

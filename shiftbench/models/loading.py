@@ -1,39 +1,43 @@
-"""From a model name to a classifier: which source it belongs to."""
+"""From a model name to a classifier."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aft_models.classifier import replace_classifier
 from shiftbench.errors import ModelError, UsageError
-from shiftbench.models.blueprint import Blueprint, answer_logits
-from shiftbench.models.checkpoint import Weights, load_state, read_weights
-from shiftbench.models.classifier import Classifier
-from shiftbench.models.repaired import split_remedies, with_remedies
-from shiftbench.models.source import (
-    SOURCES,
-    Builder,
-    ModelEntry,
-    ModelSpec,
-    building,
-    parse_options,
-)
-from shiftbench.registry import unknown_name
+from shiftbench.identity import plugin_parts
+from shiftbench.models.names import ModelSpec, parse_name, parse_options, split_remedies
+from shiftbench.models.source import SOURCES, ModelEntry, building
+
+if TYPE_CHECKING:  # listing models must not wait for torch
+    from torch import nn
+
+    from shiftbench.models.checkpoint import Weights
+    from shiftbench.models.classifier import Classifier
 
 
-def load_model(name: str, *, checkpoint: str | Path | None = None) -> Classifier:
+def load_model(
+    name: str,
+    *,
+    checkpoint: str | Path | None = None,
+    strip_prefix: str | None = None,
+    class_names: Sequence[str] = (),
+) -> Classifier:
     """Loads a model by its name.
 
     Args:
         name: `xcit_nano_12_p16_af.TAG` (bundled), a folder exported by training, `timm:NAME`,
-            `tv:NAME`, `hf:REPO_OR_DIR`, `onnx:FILE.onnx` or `FILE.py:FUNCTION`; `,key=value` adds
+            `tv:NAME`, `hf:REPO_OR_DIR`, `FILE.onnx` or `FILE.py:FUNCTION`; `,key=value` adds
             options, and remedies may follow: `timm:resnet50+circular+aps`.
         checkpoint: Weights to load instead of the source's own: a file, or a folder that training
             exported, whose card then says how many classes and which images.
+        strip_prefix: Take those keys of the checkpoint that begin so: `student.`.
+        class_names: Of the data, by index, for models that have no classes of their own
+            (`zeroshot:` and `knn:`).
 
     Raises:
         UsageError: The name or an option is not known.
@@ -44,12 +48,12 @@ def load_model(name: str, *, checkpoint: str | Path | None = None) -> Classifier
         if checkpoint is not None:
             raise UsageError(f"the folder {plain} holds weights already: leave --checkpoint out")
         return _load_exported(Path(plain), remedies)
-    if checkpoint is not None:
-        _builder(plain)
-        return _load_weights(name, read_weights(Path(checkpoint)))
-    source, spec = parse_name(plain)
-    found = SOURCES.get(source).load(spec)
-    return with_remedies(found, remedies) if remedies else found
+    if checkpoint is None:
+        spec = replace(parse_name(plain), class_names=tuple(class_names))
+        return _repaired(_load(spec), remedies, trained=True)
+    from shiftbench.models.checkpoint import read_weights
+
+    return _load_weights(name, read_weights(Path(checkpoint)), strip_prefix)
 
 
 def build_model(
@@ -59,7 +63,7 @@ def build_model(
     size: int | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
-) -> Blueprint:
+) -> Classifier:
     """Builds a model by its name, remedies included, without trained weights.
 
     Args:
@@ -69,87 +73,142 @@ def build_model(
         seed: Of the random weights.
         options: Added to those of the name.
 
-    >>> build_model("timm:resnet10t+circular+aps", classes=5, size=64).module.num_classes
+    >>> build_model("timm:resnet10t+circular+aps", classes=5, size=64).num_classes
     5
     """
+    from aft_models.classifier import replace_classifier
+
     plain, remedies = split_remedies(name)
-    source, spec = _builder(plain)
-    asked = {**spec.options, **(options or {})}
-    spec = replace(spec, classes=classes, size=size, seed=seed, options=asked)
+    spec = parse_name(plain)
+    spec = replace(
+        spec,
+        pretrained=False,
+        classes=classes,
+        size=size,
+        seed=seed,
+        options={**spec.options, **(options or {})},
+    )
+    built = _load(spec)
     with building(spec):
-        built = source.build(spec)
-        recipe = replace(built.preprocessing, input_size=size or built.preprocessing.input_size)
-        built = replace(built, preprocessing=recipe)
-        answer_logits(built.module)
-        if classes is not None:
-            # Not left to timm, whose start for a few classes has logits ten times as large.
-            replace_classifier(built.module, classes, size=recipe.input_size)
-        return built.with_remedies(remedies) if remedies else built
+        built.network.register_forward_hook(_logits_alone)
+        # Not left to timm, whose start for a few classes has logits ten times as large.
+        if classes is not None and replace_classifier(
+            built.network, classes, size=built.preprocessing.input_size
+        ):
+            built = _rebuilt(built, built.network)
+        return _repaired(built, remedies, trained=False)
 
 
-def _builder(name: str) -> tuple[Builder, ModelSpec]:
-    """The source of a model that can be built without its weights."""
-    kind, spec = parse_name(name)
-    source = SOURCES.get(kind)
-    if not isinstance(source, Builder):
-        raise UsageError(
-            f"{name} holds its weights itself: it cannot be trained, and takes no others, so leave "
-            "--checkpoint out"
+def _load(spec: ModelSpec) -> Classifier:
+    source = SOURCES.get(spec.source)
+    return source.load(spec).with_code(plugin_parts(source))
+
+
+def _logits_alone(_: nn.Module, __: Any, output: Any) -> Any:
+    """A hook for training, which takes the network itself: it returns its logits alone."""
+    from shiftbench.models.classifier import logits_of
+
+    return logits_of(output)
+
+
+def _repaired(plain: Classifier, remedies: str, *, trained: bool) -> Classifier:
+    """A copy of a model with remedies such as `circular+aps`.
+
+    Raises:
+        ModelError: A learned remedy lacks its trained weights, and `trained` asks for them.
+        UsageError: A remedy does not fit the model, or it is no network of PyTorch.
+    """
+    if not remedies:
+        return plain
+    import torch
+
+    import aft_models
+    from aft_models.errors import AftModelsError
+
+    size = plain.preprocessing.input_size
+    try:
+        module = aft_models.repair(
+            plain.network, *remedies.split("+"), image=torch.zeros(1, 3, size, size)
         )
-    return source, spec
+    except AftModelsError as error:
+        raise UsageError(f"{plain.name}+{remedies}: {error}") from error
+    repaired = _rebuilt(
+        plain,
+        module,
+        name=f"{plain.name}+{remedies}",
+        digest=plain.parts["weights"],
+        remedies=remedies,
+    )
+    if trained:
+        _require_trained(repaired)
+    return repaired
 
 
-def _load_weights(name: str, weights: Weights) -> Classifier:
+def _rebuilt(plain: Classifier, module: nn.Module, **changes: Any) -> Classifier:
+    """A classifier of a changed network, with all else that is known of the model."""
+    from shiftbench.models.classifier import as_classifier
+
+    kept: dict[str, Any] = {
+        "name": plain.name,
+        "source": plain.source,
+        "class_names": plain.class_names,
+        "code": plain.code,
+        "remedies": plain.parts["remedies"],
+    }
+    return as_classifier(module, plain.preprocessing, **{**kept, **changes})
+
+
+def _require_trained(model: Classifier) -> None:
+    """Refuses a model that answers at random, since nothing filled what its remedy must learn."""
+    from aft_models.repair import untrained
+
+    lacking = untrained(model.module)
+    if lacking:
+        raise ModelError(
+            f"{model.name} has {len(lacking)} learned parameters that no weights fill (such as "
+            f"{lacking[0].removeprefix('model.')}): train it, or give weights of it with "
+            "--checkpoint"
+        )
+
+
+def _load_weights(name: str, weights: Weights, strip_prefix: str | None = None) -> Classifier:
     """A model with weights from a file; a card beside them says what they are of, and for."""
+    from shiftbench.models.checkpoint import load_state
+
     card = weights.card
     if card is None:
         built = build_model(name)
     else:
+        ours = parse_name(split_remedies(name)[0]).architecture
+        theirs = parse_options(split_remedies(card.architecture)[0])[0]
+        if theirs != ours:
+            raise ModelError(f"{weights.origin} holds the weights of {theirs}, not of {ours}")
         built = build_model(
             name, classes=card.num_classes, size=card.input_size, options=card.switches
         )
-        theirs = parse_options(split_remedies(card.architecture)[0])[0]
-        if theirs != built.architecture:
-            raise ModelError(
-                f"{weights.origin} holds the weights of {theirs}, not of {built.architecture}"
-            )
         recipe = weights.preprocessing or built.preprocessing
         built = replace(built, preprocessing=recipe, class_names=card.class_names)
-    load_state(built.module, weights.state, origin=weights.origin)
-    return built.classifier()
+    load_state(built.network, weights.state, origin=weights.origin, strip_prefix=strip_prefix)
+    loaded = _rebuilt(built, built.network)
+    _require_trained(loaded)
+    return loaded
 
 
 def _load_exported(folder: Path, remedies: str) -> Classifier:
     """The one set of weights in a folder that training wrote; its card names the model."""
+    from shiftbench.models.checkpoint import read_weights
+
     weights = read_weights(folder)
     if weights.card is None:
         raise ModelError(
             f"expected the weights of one model with their card in {folder}: name the folder that "
             "training exported"
         )
-    name = "+".join(filter(None, (weights.card.architecture, remedies)))
-    found = _load_weights(name, weights)
-    return replace(found, name="+".join(filter(None, (weights.card.name, remedies))))
-
-
-def parse_name(text: str) -> tuple[str, ModelSpec]:
-    """Finds the source that a name belongs to."""
-    if not text.strip():
-        raise UsageError("a model name cannot be empty: see `shiftbench list models`")
-    name, options = parse_options(text)
-    prefix, colon, rest = name.partition(":")
-    file, _, function = name.rpartition(":")
-    if file.endswith(".py") and function.isidentifier():
-        source = "python"
-    elif colon and prefix in SOURCES:
-        source, name = prefix, rest
-    elif name.endswith(".py"):
-        raise UsageError(f"expected FILE.py:FUNCTION, got {text!r}: name the function to call")
-    elif colon:
-        raise unknown_name("model source", prefix, SOURCES)
-    else:
-        source = "bundled"
-    return source, ModelSpec(text=text, name=name, options=options)
+    names = (
+        "+".join(filter(None, (name, remedies)))
+        for name in (weights.card.architecture, weights.card.name)
+    )
+    return replace(_load_weights(next(names), weights), name=next(names))
 
 
 def list_models(pattern: str | None = None) -> list[ModelEntry]:
@@ -170,7 +229,8 @@ def list_models(pattern: str | None = None) -> list[ModelEntry]:
 
 def default_models(data: str) -> list[str]:
     """The bundled models that were trained on a data set."""
-    names = [entry.name for entry in list_models(f"*.{data}") if entry.source == "bundled"]
+    bundled = SOURCES.get("bundled").entries()
+    names = [entry.name for entry in bundled if entry.name.endswith(f".{data}")]
     if not names:
         raise UsageError(f"no bundled model was trained on {data}: name one with --model")
     return names

@@ -13,18 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shiftbench.errors import ModelError
-from shiftbench.models.classifier import first_line, square
+from shiftbench.errors import ModelError, first_line
+from shiftbench.preprocessing import square
 
 FLOATS: Mapping[str, torch.dtype] = {
     "tensor(float)": torch.float32,
     "tensor(float16)": torch.float16,
     "tensor(double)": torch.float64,
 }
-NUMPY: Mapping[torch.dtype, type[np.floating[Any]]] = {
+INPUTS: Mapping[str, torch.dtype] = {**FLOATS, "tensor(uint8)": torch.uint8}
+NUMPY: Mapping[torch.dtype, type[np.number[Any]]] = {
     torch.float32: np.float32,
     torch.float16: np.float16,
     torch.float64: np.float64,
+    torch.uint8: np.uint8,
 }
 
 
@@ -38,6 +40,11 @@ class Signature:
     batch: int | None  # how many images it takes at once; None: any number
     channels_last: bool  # (B, H, W, 3), as Keras has it
     size: int | None  # side of its input in pixels; None: any
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether its images are pixels of 0 to 255."""
+        return self.dtype == torch.uint8
 
 
 class OnnxNetwork(nn.Module):
@@ -60,18 +67,17 @@ class OnnxNetwork(nn.Module):
         self._tf32 = tf32
         self._sessions: dict[torch.device, Any] = {}
         self.signature = _signature(self._session(torch.device("cpu")), name)
-        self.gives_probabilities = False
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the logits, (B, classes), on the device of the images."""
         form = self.signature
         if form.channels_last:
             images = images.permute(0, 2, 3, 1)
-        ready = images.detach().to(form.dtype).contiguous()
+        images = images.detach()
+        if form.takes_bytes:  # from pixels in [0, 1]; a shift by part of a pixel is rounded
+            images = images.mul(255).round().clamp(0, 255)
+        ready = images.to(form.dtype).contiguous()
         logits = torch.cat([self._run(part) for part in self._parts(ready)]).float()
-        if self.gives_probabilities:
-            # Logits up to a constant per image, which softmax and every margin leave out.
-            logits = logits.clamp_min(torch.finfo(torch.float32).tiny).log()
         return logits.to(images.device)
 
     def _parts(self, images: Tensor) -> Iterator[Tensor]:
@@ -166,9 +172,9 @@ def _signature(session: Any, name: str) -> Signature:
         )
     (images,) = inputs
     shape: Sequence[int | str | None] = images.shape
-    if images.type not in FLOATS or len(shape) != 4 or 3 not in (shape[1], shape[3]):
+    if images.type not in INPUTS or len(shape) != 4 or 3 not in (shape[1], shape[3]):
         raise ModelError(
-            f"expected an input of floating-point images (batch, 3, height, width) or (batch, "
+            f"expected an input of float or uint8 images (batch, 3, height, width) or (batch, "
             f"height, width, 3) in {name}, got {images.type} of shape {_text(shape)}"
         )
     scores = [entry for entry in outputs if entry.type in FLOATS and len(entry.shape) == 2]
@@ -180,7 +186,7 @@ def _signature(session: Any, name: str) -> Signature:
     return Signature(
         input=images.name,
         output=scores[0].name,
-        dtype=FLOATS[images.type],
+        dtype=INPUTS[images.type],
         batch=shape[0] if isinstance(shape[0], int) else None,
         channels_last=channels_last,
         size=square(sides) if sides else None,

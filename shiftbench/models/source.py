@@ -1,40 +1,29 @@
-"""The seam every model source implements, and the words of a model name."""
+"""The seam every model source implements, and what building a model has in common."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+import importlib.util
+import json
+import logging
+import socket
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
 
-import torch
-
-from aft_models.errors import AftModelsError
-from shiftbench.errors import ModelError, ShiftbenchError, UsageError
-from shiftbench.models.blueprint import Blueprint
-from shiftbench.models.classifier import Classifier, first_line
-from shiftbench.models.network import is_network_error, quick_offline
+from shiftbench.errors import ModelError, ShiftbenchError, UsageError, first_line
+from shiftbench.files import cache_folder, write_atomic
 from shiftbench.registry import Registry
 
+if TYPE_CHECKING:  # listing models must not wait for torch
+    from shiftbench.models.classifier import Classifier
+    from shiftbench.models.names import ModelSpec
 
-@dataclass(frozen=True)
-class ModelSpec:
-    """A model name taken apart: `timm:resnet18,pretrained=false` without its prefix."""
-
-    text: str  # as the user wrote it; how records call the model
-    name: str  # what the source knows it by
-    options: Mapping[str, Any] = field(default_factory=dict)  # what follows the commas
-    # Asked of a model that is built without its weights, where its architecture leaves a choice.
-    classes: int | None = None
-    size: int | None = None  # side of its images in pixels
-    seed: int = 0  # of its random weights
-
-    @property
-    def public_text(self) -> str:
-        """As the user wrote it, without the folders of this machine; for names of files."""
-        return self.text.replace(self.name, Path(self.name).name, 1)
+# Types of several libraries (requests, httpx, huggingface_hub, urllib), none of which we import.
+NETWORK_ERRORS = ("Connect", "URLError", "Timeout", "LocalEntryNotFound", "Offline", "HTTPError")
 
 
 @dataclass(frozen=True)
@@ -50,7 +39,7 @@ class ModelSource(Protocol):
     """Where models come from."""
 
     def load(self, spec: ModelSpec) -> Classifier:
-        """The model with the source's own weights and its preprocessing."""
+        """The model with its preprocessing, and the source's own weights if `spec.pretrained`."""
         ...
 
     def entries(self) -> Iterable[ModelEntry]:
@@ -58,65 +47,37 @@ class ModelSource(Protocol):
         ...
 
 
-@runtime_checkable
-class Builder(Protocol):
-    """A source whose models can be trained, and filled with weights from a file."""
-
-    def build(self, spec: ModelSpec) -> Blueprint:
-        """The model without trained weights."""
-        ...
-
-
 SOURCES: Registry[ModelSource] = Registry("model source")
 
 
-def parse_options(text: str) -> tuple[str, dict[str, Any]]:
-    """Splits `NAME,key=value,...`; values are Python literals, true/false/none, or words."""
-    name, *pairs = _split_commas(text)
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip().isidentifier():
-            raise UsageError(f"expected key=value after the comma in model {text!r}, got {pair!r}")
-        options[key.strip()] = _literal(value.strip())
-    return name.strip(), options
+def package_folder(name: str) -> Path:
+    """Where an installed package is, without importing it."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
-def _split_commas(text: str) -> list[str]:
-    """Splits at commas outside brackets, so that `img_size=(64,64)` stays whole."""
-    words, depth, start = [], 0, 0
-    for i, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            words.append(text[start:i])
-            start = i + 1
-    return [*words, text[start:]]
+def remembered_entries(
+    package: str, stamp: str, entries: Callable[[], Iterable[ModelEntry]]
+) -> list[ModelEntry]:
+    """The entries of a library, listed once for each of its versions: importing it takes seconds.
 
-
-def _literal(value: str) -> Any:
-    words = {"true": True, "false": False, "none": None}
-    if value.lower() in words:
-        return words[value.lower()]
-    try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value
-
-
-def take_bool(options: dict[str, Any], key: str, default: bool) -> bool:
-    """Removes a yes/no option."""
-    value = options.pop(key, default)
-    if not isinstance(value, bool):
-        raise UsageError(f"model option {key} must be true or false, got {value!r}")
-    return value
-
-
-def without_weights(spec: ModelSpec) -> dict[str, Any]:
-    """The options of a model that shall not load weights of its own."""
-    options = dict(spec.options)
-    if take_bool(options, "pretrained", False):
-        raise UsageError(f"{spec.text} is given other weights: leave pretrained=true out")
-    return options
+    Args:
+        package: Its name.
+        stamp: A file of it that changes when its models do.
+        entries: Lists them.
+    """
+    status = (package_folder(package) / stamp).stat()
+    key = f"{package}-{status.st_size}-{status.st_mtime_ns}"
+    memory = cache_folder() / "models" / f"{key}.json"
+    with suppress(OSError, ValueError, TypeError):
+        return [ModelEntry(**entry) for entry in json.loads(memory.read_text("utf-8"))]
+    listed = list(entries())
+    with suppress(OSError):  # nowhere to remember them: they are listed again next time
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(memory, json.dumps([asdict(entry) for entry in listed]).encode())
+    return listed
 
 
 @contextmanager
@@ -128,8 +89,12 @@ def building(spec: ModelSpec, *, hub: bool = False) -> Iterator[None]:
     Untrained weights come from the spec's seed, so that every process of a run, and a resumed run,
     has the same ones; the caller's own random state is left as it was.
     """
+    import torch
+
+    from aft_models.errors import AftModelsError
+
     try:
-        with torch.random.fork_rng(devices=[]), quick_offline() if hub else nullcontext():
+        with torch.random.fork_rng(devices=[]), _quick_offline() if hub else nullcontext():
             torch.default_generator.manual_seed(spec.seed)
             yield
     except ShiftbenchError:
@@ -141,9 +106,49 @@ def building(spec: ModelSpec, *, hub: bool = False) -> Iterator[None]:
     except TypeError as error:
         raise UsageError(f"cannot build {spec.text}: {first_line(error)}") from error
     except Exception as error:
-        if is_network_error(error):
+        if _is_network_error(error):
             raise ModelError(
                 f"cannot download the weights of {spec.text} ({first_line(error)}): check the "
                 "network, or give a file with --checkpoint"
             ) from error
         raise ModelError(f"cannot load {spec.text}: {first_line(error)}") from error
+
+
+def _is_network_error(error: BaseException | None) -> bool:
+    """Whether a connection failed anywhere down the chain of causes."""
+    while error is not None:
+        names = [kind.__name__ for kind in type(error).__mro__]
+        if isinstance(error, ConnectionError) or any(n in x for n in NETWORK_ERRORS for x in names):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextmanager
+def _quick_offline() -> Iterator[None]:
+    """Uses only the hub's cache when its host has no address: its retries take most of a minute.
+
+    Behind a proxy the address is the proxy's to find, so nothing changes there.
+    """
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    level = (hub := logging.getLogger("huggingface_hub")).level
+    hub.setLevel(logging.ERROR)
+    constants.HF_HUB_OFFLINE = before or not _has_address(constants.ENDPOINT)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+        hub.setLevel(level)
+
+
+def _has_address(url: str) -> bool:
+    parts = urlsplit(url)
+    if urllib.request.getproxies() or not parts.hostname:
+        return True
+    try:
+        socket.getaddrinfo(parts.hostname, parts.port or 443)
+    except OSError:
+        return False
+    return True

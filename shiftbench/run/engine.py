@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from shiftbench.errors import ModelError, UsageError
-from shiftbench.models.classifier import Classifier, first_line
+from shiftbench.errors import ModelError, UsageError, first_line
+from shiftbench.models.classifier import Classifier
 from shiftbench.preprocessing import normalize
 from shiftbench.run.forward import FORWARDS, check_forward, is_translated
 

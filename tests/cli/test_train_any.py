@@ -200,7 +200,7 @@ def test_bundled_models_take_remedies(
 
 def test_random_weights_follow_the_seed() -> None:
     first, again, other = (
-        build_model(f"timm:{SMALL}+lps", classes=3, size=32, seed=seed).module.state_dict()
+        build_model(f"timm:{SMALL}+lps", classes=3, size=32, seed=seed).network.state_dict()
         for seed in (0, 0, 1)
     )
     assert all(torch.equal(first[key], again[key]) for key in first)

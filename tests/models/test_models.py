@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import shiftbench.data
-import shiftbench.models
+import shiftbench.models.sources
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
 from shiftbench.models import (
     SOURCES,
@@ -28,8 +28,8 @@ from shiftbench.models import (
     load_model,
 )
 from shiftbench.models.checkpoint import read_state_dict
-from shiftbench.models.source import ModelSpec, parse_options
-from shiftbench.models.timm_zoo import timm_preprocessing
+from shiftbench.models.names import ModelSpec, parse_options
+from shiftbench.models.sources.timm_zoo import timm_preprocessing
 
 TINY = "timm:resnet10t,pretrained=false,num_classes=4"
 RECIPE = Preprocessing(16, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
@@ -102,7 +102,7 @@ def test_untrained_weights_are_the_same_every_time_and_leave_randomness_alone() 
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-@pytest.mark.parametrize("room", [shiftbench.models, shiftbench.data])
+@pytest.mark.parametrize("room", [shiftbench.models.sources, shiftbench.data])
 def test_a_new_file_is_found_without_an_edit_elsewhere(room: Any) -> None:
     for file in Path(room.__path__[0]).glob("*.py"):
         if file.stem != "__init__":
@@ -303,9 +303,9 @@ def test_outputs_are_unwrapped_to_logits(answer: Any) -> None:
 def test_answers_that_are_no_logits() -> None:
     with pytest.raises(ModelError, match="is not a classifier"):
         as_classifier(nn.Conv2d(3, 2, 1), RECIPE, name="conv")
-    with pytest.raises(ModelError, match="answered with a str"):
+    with pytest.raises(ModelError, match="returned a str"):
         as_classifier(lambda images: "cat", RECIPE, name="words")
-    with pytest.raises(ModelError, match="fails on an image of 16 x 16"):
+    with pytest.raises(ModelError, match="fails on images of 16 x 16"):
         as_classifier(nn.Linear(7, 2), RECIPE, name="linear")
 
 
@@ -391,7 +391,7 @@ def test_a_data_set_has_its_own_trio_by_default(data: str, size: str) -> None:
 
 
 def test_offline_hub_fails_quickly_and_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shiftbench.models.network._has_address", lambda url: False)
+    monkeypatch.setattr("shiftbench.models.source._has_address", lambda url: False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
     with pytest.raises(ModelError, match="check the network") as error:
         load_model("hf:nobody/nothing-at-all")

@@ -160,8 +160,8 @@ def test_digest_is_that_of_the_files(external: bool, tmp_path: Path) -> None:
         ({"side": 16}, ",input_size=24", None, UsageError, "takes images of 16 pixels, and 24"),
         ({"side": 16}, "", {"input_size": 24}, UsageError, "takes images of 16 pixels, and 24"),
         ({}, ",input_sise=3", None, UsageError, "Did you mean 'input_size'"),
-        ({}, ",mean=gray", None, UsageError, "how onnx:"),
-        ({}, ",mean=(1,2)", None, UsageError, "three numbers"),
+        ({}, ",mean=gray", None, ModelError, "one number or three numbers, got 'gray'"),
+        ({}, ",mean=(1,2)", None, ModelError, "one number or three numbers, got (1, 2)"),
         ({}, "", [1], ModelError, "expected a JSON object in the card"),
         (
             {},
@@ -170,7 +170,13 @@ def test_digest_is_that_of_the_files(external: bool, tmp_path: Path) -> None:
             ModelError,
             "names 1 classes, and net.onnx answers with 4",
         ),
-        ({"dtype": onnx.TensorProto.FLOAT, "side": 3}, "", None, ModelError, "fails on an image"),
+        (
+            {"dtype": onnx.TensorProto.FLOAT, "side": 3},
+            "",
+            None,
+            ModelError,
+            "fails on images of 3 x 3",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(
@@ -197,6 +203,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "net.json").write_text("{")
     with pytest.raises(ModelError, match="cannot read the card"):
         load_model(f"onnx:{path}")
+    torch.save({"w": torch.zeros(1)}, tmp_path / "w.pth")
     with pytest.raises(UsageError, match="leave --checkpoint out"):
         load_model(f"onnx:{path}", checkpoint=tmp_path / "w.pth")
 

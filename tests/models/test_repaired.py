@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import aft_models
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models import load_model
-from shiftbench.models.repaired import require_one_model, split_remedies
+from shiftbench.models.names import require_one_model, split_remedies
 
 NAME = "timm:resnet10t,pretrained=false"
 
@@ -47,8 +47,7 @@ def test_a_repaired_model_has_its_own_name_and_digest_and_the_same_weights() -> 
 def test_learned_remedies_need_their_weights(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="learned parameters that no weights fill"):
         load_model(f"{NAME}+lps")
-    network = load_model(NAME).module.model
-    assert isinstance(network, torch.nn.Module)
+    network = load_model(NAME).network
     trained = aft_models.repair(network, "lps", image=torch.zeros(1, 3, 64, 64))
     state = {key: value.clone().add_(1) for key, value in trained.state_dict().items()}
     save_file(state, tmp_path / "lps.safetensors")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shiftbench.errors import ModelError
 from shiftbench.models import Preprocessing, load_model
-from shiftbench.models.hf_processor import Learned, learn
+from shiftbench.models.transforms import Learned, learn
 from shiftbench.preprocessing import geometry_for, normalize
 
 transformers = pytest.importorskip("transformers")
@@ -130,15 +130,18 @@ def test_transforms_of_timm_behind_transformers() -> None:
     assert difference(processor, Learned(recipe)).max() < 0.01
 
 
-def test_the_corner_of_an_odd_crop_follows_one_rule_for_every_model() -> None:
-    processor = transformers.ConvNextImageProcessorPil(size={"shortest_edge": 224}, crop_pct=0.95)
-    recipe = learn(processor, "hf:x").preprocessing
-    image = photograph()
-    geometry = geometry_for(recipe, crop_pct="model", margin=1)
-    assert geometry.resize == 235  # 5.5 pixels on each side: 5 in transformers, 6 in torchvision
-    ours = normalize(geometry.canvas(image)[None], recipe.mean, recipe.std)
-    theirs = processor(images=image, return_tensors="pt")["pixel_values"]
-    torch.testing.assert_close(ours[:, :, :224, 1:225], theirs.float(), rtol=0, atol=1e-4)
+@pytest.mark.parametrize("crop_pct", [0.95, 0.875, 0.9])
+def test_an_odd_crop_begins_where_the_processor_begins_it(crop_pct: float) -> None:
+    processor = transformers.ConvNextImageProcessorPil(
+        size={"shortest_edge": 224}, crop_pct=crop_pct
+    )
+    learned = learn(processor, "hf:x")
+    assert learned.preprocessing.crop_corner == "floor"
+    for width in range(480, 484):  # 5.5 pixels on a side: 5 in transformers, 6 in torchvision
+        image = photograph().resize((width, 320))
+        theirs = processor(images=image, return_tensors="pt")["pixel_values"]
+        torch.testing.assert_close(prepared(learned, image), theirs.float(), rtol=0, atol=1e-4)
+    assert geometry_for(learned.preprocessing).crop_corner == "round"  # one rule for every model
 
 
 def test_a_changed_word_about_the_processor_would_be_seen() -> None:

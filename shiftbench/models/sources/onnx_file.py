@@ -1,35 +1,31 @@
 """`onnx:FILE.onnx[,key=value...]`: a classifier from any framework, through ONNX Runtime.
 
 What the weights expect of an image stands in a JSON file of the same name beside it (the format of
-our weight cards), or in the options: `onnx:m.onnx,input_size=96,mean=(0.5,0.5,0.5)`.
+our weight cards), or in the options: `onnx:m.onnx,input_size=96,mean=0.5,std=0.5`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from shiftbench.errors import ModelError, UsageError
-from shiftbench.models.classifier import (
-    Classifier,
-    as_classifier,
-    as_preprocessing,
-    first_line,
-)
-from shiftbench.models.onnx_network import OnnxNetwork, Signature
-from shiftbench.models.source import SOURCES, ModelEntry, ModelSpec, building
-from shiftbench.preprocessing import Preprocessing
+from shiftbench.errors import ModelError, UsageError, first_line
+from shiftbench.models.names import ModelSpec
+from shiftbench.models.source import SOURCES, ModelEntry, building
 from shiftbench.registry import unknown_name
 
-DEFAULT_SIZE = 224  # where neither the file nor its card nor an option says one
-RECIPE = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")
+if TYPE_CHECKING:
+    from shiftbench.models.classifier import Classifier
+    from shiftbench.models.onnx_network import Signature
+    from shiftbench.preprocessing import Preprocessing
+
+log = logging.getLogger(__name__)
 
 
 class OnnxSource:
@@ -37,6 +33,10 @@ class OnnxSource:
 
     def load(self, spec: ModelSpec) -> Classifier:
         """Opens the file; its card and the options say what its weights expect."""
+        from shiftbench.models.classifier import as_classifier
+        from shiftbench.models.onnx_network import OnnxNetwork
+
+        spec.require_own_weights()
         path = Path(spec.name)
         if not path.is_file():
             raise UsageError(f"no ONNX file {spec.name!r} for the model {spec.text!r}")
@@ -46,21 +46,21 @@ class OnnxSource:
         parameters, digest = _weights(path)
         names = tuple(map(str, card.get("class_names") or ()))
         with building(spec):
-            found = as_classifier(
+            classifier = as_classifier(
                 network,
                 recipe,
-                name=spec.public_text,
+                name=spec.public_name(),
                 source="onnx",
                 digest=digest,
                 class_names=names,
+                parameters=parameters,
             )
-            network.gives_probabilities = _are_probabilities(network, recipe.input_size)
-        if names and len(names) != found.num_classes:
+        if names and len(names) != classifier.num_classes:
             raise ModelError(
                 f"the card {path.with_suffix('.json').name} names {len(names)} classes, and "
-                f"{path.name} answers with {found.num_classes}: correct the card"
+                f"{path.name} answers with {classifier.num_classes}: correct the card"
             )
-        return replace(found, parameters=parameters)
+        return classifier
 
     def entries(self) -> Iterable[ModelEntry]:
         """Nothing: the user's files are the user's."""
@@ -80,39 +80,35 @@ def _card(path: Path) -> Mapping[str, Any]:
 
 
 def _recipe(spec: ModelSpec, card: Mapping[str, Any], signature: Signature) -> Preprocessing:
-    unknown = next((key for key in spec.options if key not in RECIPE), None)
+    """From the card beside the file and the options; both may leave fields out."""
+    from shiftbench.preprocessing import FIELDS, as_preprocessing, card_preprocessing
+
+    unknown = next((key for key in spec.options if key not in FIELDS), None)
     if unknown is not None:
-        raise unknown_name("option of an ONNX model", unknown, RECIPE)
-    said = {key: card[key] for key in RECIPE if key in card} | dict(spec.options)
-    said.setdefault("input_size", signature.size or DEFAULT_SIZE)
-    try:
-        recipe = as_preprocessing(said)
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"cannot read how {spec.text} wants its images: {first_line(error)}"
-        ) from error
-    if len(recipe.mean) != 3 or len(recipe.std) != 3:
-        raise UsageError(
-            f"expected three numbers as mean and as std of {spec.text}, got {recipe.mean} and "
-            f"{recipe.std}"
-        )
+        raise unknown_name("option of an ONNX model", unknown, FIELDS)
+    default = {"input_size": signature.size} if signature.size else {}
+    known = card_preprocessing({**default, **card})
+    if signature.takes_bytes:
+        named = {"mean", "std"} & {*card, *spec.options}
+        if named:
+            raise UsageError(
+                f"{spec.text} takes pixels of 0 to 255 and normalizes them itself: leave "
+                f"{' and '.join(sorted(named))} out"
+            )
+        known = replace(known, mean=(0.0,) * 3, std=(1.0,) * 3, origin="bytes")
+    recipe = as_preprocessing(spec.options, known)
     if signature.size not in (None, recipe.input_size):
         raise UsageError(
             f"{spec.text} takes images of {signature.size} pixels, and {recipe.input_size} were "
             "asked for: leave input_size out, or export the model with a free size"
         )
-    if "crop_pct" in card:
-        enlarged = math.floor(recipe.input_size / float(card["crop_pct"]) + 1e-6)
-        return replace(recipe, canvas=enlarged)
+    if recipe.origin == "assumed":
+        log.warning(
+            "%s names no mean and std: ImageNet's are assumed; name them as in %s,mean=0.5,std=0.5",
+            spec.public_name(),
+            spec.public_name(),
+        )
     return recipe
-
-
-def _are_probabilities(network: OnnxNetwork, size: int) -> bool:
-    """Whether the answers are a softmax already, as Keras likes to export them."""
-    generator = torch.Generator().manual_seed(0)
-    answers = network(torch.randn(4, 3, size, size, generator=generator))
-    total = answers.double().sum(1)
-    return bool((answers >= 0).all() and torch.allclose(total, torch.ones_like(total), atol=1e-3))
 
 
 def _weights(path: Path) -> tuple[int, str]:

@@ -1,0 +1,107 @@
+"""`hf:REPO_OR_DIR`: image classifiers of the transformers library."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shiftbench.errors import ModelError
+from shiftbench.models.names import ModelSpec
+from shiftbench.models.source import SOURCES, ModelEntry, building
+
+if TYPE_CHECKING:
+    from shiftbench.models.classifier import Classifier
+    from shiftbench.models.transforms import Learned
+
+log = logging.getLogger(__name__)
+
+
+class HuggingFaceSource:
+    """Image classifiers from the hub or from a local folder."""
+
+    def load(self, spec: ModelSpec) -> Classifier:
+        """Loads a transformers classifier; weights that lack its head are refused."""
+        library = transformers_library(spec)
+        kind = library.AutoModelForImageClassification
+        with building(spec, hub=not Path(spec.name).is_dir()):
+            if spec.pretrained:
+                model = load_pretrained(kind, spec, spec.options)
+            else:
+                config = library.AutoConfig.from_pretrained(spec.name, **spec.options)
+                if spec.size is not None and hasattr(config, "image_size"):
+                    config.image_size = spec.size
+                model = kind.from_config(config)
+            return _classifier(spec, model)
+
+    def entries(self) -> Iterable[ModelEntry]:
+        """Nothing: the hub is not asked."""
+        return ()
+
+
+def transformers_library(spec: ModelSpec) -> Any:
+    """The library, or an error that names the extra."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ModelError(
+            f"{spec.text} needs the transformers library: pip install 'shiftbench[hf]'"
+        ) from error
+    return transformers
+
+
+def load_pretrained(kind: Any, spec: ModelSpec, options: Any) -> Any:
+    """Loads a model with all its weights; `kind` is one of transformers' automatic classes."""
+    model, report = kind.from_pretrained(
+        spec.name, output_loading_info=True, weights_only=True, **options
+    )
+    if report["missing_keys"]:
+        missing = ", ".join(sorted(report["missing_keys"])[:4])
+        raise ModelError(
+            f"{spec.text} has no trained weights for {missing}: choose a model that was trained "
+            f"as {kind.__name__.removeprefix('AutoModelFor').removeprefix('Auto')}"
+        )
+    return model
+
+
+def load_processor(spec: ModelSpec, config: Any) -> Learned:
+    """What the image processor of a repository or folder does, or ImageNet's custom."""
+    from transformers import AutoImageProcessor
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    from shiftbench.models.transforms import Learned, learn
+    from shiftbench.preprocessing import Preprocessing, square
+
+    try:
+        ImageProcessingMixin.get_image_processor_dict(spec.name)
+    except OSError:
+        size = getattr(config, "image_size", 224)
+        log.warning(
+            "%s has no preprocessor_config.json: taking ImageNet's mean and std at %s pixels",
+            spec.text,
+            size,
+        )
+        return Learned(Preprocessing(square(size), origin="assumed"))
+    processor = AutoImageProcessor.from_pretrained(spec.name, trust_remote_code=False)
+    return learn(processor, spec.text)
+
+
+def _classifier(spec: ModelSpec, model: Any) -> Classifier:
+    from shiftbench.models.classifier import as_classifier
+
+    learned = load_processor(spec, model.config)
+    learned.prepare(model, spec.text)
+    labels = getattr(model.config, "id2label", None) or {}
+    names = tuple(str(labels[index]) for index in sorted(labels))
+    return as_classifier(
+        model,
+        spec.sized(learned.preprocessing),
+        name=spec.public_name(),
+        source="huggingface",
+        # None where the classes are only numbered.
+        class_names=() if all(name.startswith("LABEL_") for name in names) else names,
+    )
+
+
+SOURCES.register("hf", HuggingFaceSource())

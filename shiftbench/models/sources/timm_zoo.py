@@ -1,0 +1,80 @@
+"""`timm:NAME[,key=value...]`: every model of timm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from shiftbench.errors import UsageError
+from shiftbench.models.names import ModelSpec
+from shiftbench.models.source import SOURCES, ModelEntry, building, remembered_entries
+from shiftbench.registry import unknown_name
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from shiftbench.models.classifier import Classifier
+    from shiftbench.preprocessing import Preprocessing
+
+REMOTE = ("hf-hub:", "hf_hub:", "local-dir:")  # timm's own schemes: nothing to look up here
+
+
+def timm_preprocessing(model: nn.Module, img_size: int | None = None) -> Preprocessing:
+    """The preprocessing timm keeps with a model's weights."""
+    from timm.data import resolve_model_data_config
+
+    from shiftbench.preprocessing import Preprocessing, square
+
+    config = resolve_model_data_config(model, args={"img_size": img_size} if img_size else None)
+    return Preprocessing(
+        input_size=square(config["input_size"]),
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+        interpolation=config["interpolation"],
+        crop_pct=config["crop_pct"],
+        crop_mode=config["crop_mode"],
+    )
+
+
+class TimmSource:
+    """Models by their timm name, pretrained unless `pretrained=false` is given."""
+
+    def load(self, spec: ModelSpec) -> Classifier:
+        """Builds a timm model; the options go to `timm.create_model`."""
+        import timm
+        from timm.models import get_pretrained_cfg_value, is_model, is_model_pretrained
+
+        from shiftbench.models.classifier import as_classifier
+
+        pretrained, options = spec.take_pretrained()
+        remote = spec.name.startswith(REMOTE)
+        if not remote and not is_model(spec.name):
+            raise unknown_name("timm model", spec.name, timm.list_models())
+        # timm itself only logs that there are no weights, and goes on with random ones.
+        if pretrained and not remote and not is_model_pretrained(spec.name):
+            raise UsageError(
+                f"timm has no pretrained weights for {spec.name!r}: give a file with --checkpoint, "
+                f"or ask for random weights with timm:{spec.name},pretrained=false"
+            )
+        if spec.size and not remote and get_pretrained_cfg_value(spec.name, "fixed_input_size"):
+            options.setdefault("img_size", spec.size)
+        with building(spec, hub=pretrained or remote):
+            model = timm.create_model(spec.name, pretrained=pretrained, **options)
+            recipe = spec.sized(timm_preprocessing(model, options.get("img_size")))
+            return as_classifier(model, recipe, name=spec.text, source="timm")
+
+    def entries(self) -> Iterable[ModelEntry]:
+        """Every timm model that is timm's own."""
+        return remembered_entries("timm", "version.py", _entries)
+
+
+def _entries() -> Iterable[ModelEntry]:
+    import timm
+    from timm.models import is_model_pretrained
+
+    for name in timm.list_models(exclude_filters=[]):
+        if not timm.model_entrypoint(name).__module__.startswith("aft_models"):
+            yield ModelEntry(f"timm:{name}", "timm", is_model_pretrained(name))
+
+
+SOURCES.register("timm", TimmSource())

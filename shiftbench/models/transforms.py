@@ -1,0 +1,235 @@
+"""What a transform does to an image, found out by trying it.
+
+Image processors of transformers and transforms of torchvision, timm or the user's own differ in
+more than their settings say: channels are flipped, scaled twice, cropped by a rule of one class
+alone. So the transform itself is given a few images; what it does is expressed as a `Preprocessing`
+and checked against its outputs. One that resizes, crops or colors in another way is refused: shifts
+happen between the crop and the normalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from shiftbench.errors import ModelError, first_line
+from shiftbench.preprocessing import CropCorner, CropMode, Geometry, Preprocessing
+
+Output = NDArray[np.float64]  # (3, H, W)
+
+FILTERS = ("bilinear", "bicubic", "lanczos", "nearest", "box", "hamming")
+TOLERANCE = 0.6  # mean difference in levels of 255: resizing in PIL and in torch rounds differently
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A transform in our words."""
+
+    preprocessing: Preprocessing
+    channels: tuple[int, ...] = (0, 1, 2)  # which of red, green, blue each input channel is
+
+    @property
+    def is_reordered(self) -> bool:
+        """Whether the model expects anything but red, green, blue."""
+        return self.channels != (0, 1, 2)
+
+    def prepare(self, model: Any, name: str) -> None:
+        """Lets a module that expects another order of channels take red, green, blue."""
+        if not self.is_reordered:
+            return
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"the transform of {name} reorders channels: do that in the model")
+        model.register_forward_pre_hook(_Reordered(self.channels))
+
+
+@dataclass(frozen=True)
+class _Reordered:
+    """A hook that reorders the channels of images."""
+
+    channels: tuple[int, ...]
+
+    def __call__(self, _: nn.Module, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        first, *rest = images
+        return first[:, list(self.channels)], *rest
+
+
+@dataclass(frozen=True)
+class _Colors:
+    """output = slope x + offset, per channel, where x in [0, 1] is the channel `source` of RGB."""
+
+    source: tuple[int, ...]
+    slope: tuple[float, ...]
+    offset: tuple[float, ...]
+
+    def undo(self, output: Output) -> Output:
+        """The RGB levels, 0..255, that an output was made of."""
+        levels = np.empty_like(output)
+        for channel, source in enumerate(self.source):
+            levels[source] = 255 * (output[channel] - self.offset[channel]) / self.slope[channel]
+        return levels
+
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and std of red, green and blue that say the same."""
+        order = [self.source.index(channel) for channel in range(3)]
+        mean = tuple(_short(-self.offset[i] / self.slope[i]) for i in order)
+        return mean, tuple(_short(1 / self.slope[i]) for i in order)
+
+
+def learn(transform: Callable[..., Any], name: str) -> Learned:
+    """Finds out what a transform does; `name` is the model's, for the error.
+
+    Args:
+        transform: From a PIL image to a tensor (3, S, S), or an image processor of transformers.
+        name: Of the model, for errors.
+    """
+    trial = _Trial(transform, name)
+    view = trial.view()
+    colors = trial.colors(view)
+    resize, mode = trial.resize(view, colors)
+    interpolation, resize, corner = trial.details(view, colors, resize, mode)
+    mean, std = colors.statistics()
+    recipe = Preprocessing(
+        view,
+        mean,
+        std,
+        interpolation,
+        crop_pct=view / resize,
+        crop_mode=mode,
+        crop_corner=corner,
+        origin=type(transform).__name__,
+    )
+    return Learned(recipe, colors.source)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    transform: Callable[..., Any]
+    name: str
+
+    def view(self) -> int:
+        """The side of what it yields, which must be one square for every image."""
+        shapes = {self.run(Image.new("RGB", size)).shape for size in ((300, 200), (200, 300))}
+        channels, height, width = shapes.pop()
+        if shapes or channels != 3 or height != width:
+            raise self.refusal("yields no square of fixed size with three channels")
+        return int(height)
+
+    def colors(self, view: int) -> _Colors:
+        """The map of colors, from images of a single one."""
+
+        def output(*color: int) -> NDArray[np.float64]:
+            pixels = self.run(Image.new("RGB", (view, view), color))
+            if np.ptp(pixels, axis=(1, 2)).max() > 1e-4 * max(1.0, np.abs(pixels).max()):
+                raise self.refusal("adds a border to images")
+            return pixels[:, 0, 0]
+
+        black = output(0, 0, 0)
+        response = np.stack([output(255, 0, 0), output(0, 255, 0), output(0, 0, 255)], 1)
+        response -= black[:, None]  # (channels out, channels in)
+        source = response.argmax(1)
+        slope = response.max(1)
+        clean = np.zeros_like(response)
+        clean[np.arange(3), source] = slope
+        middle = output(51, 102, 204)
+        straight = black + slope * (np.array([51, 102, 204]) / 255)[source]
+        close = 1e-4 * np.abs(response).max()
+        if (
+            sorted(source) != [0, 1, 2]
+            or slope.min() <= 0
+            or np.abs(response - clean).max() > close
+            or np.abs(middle - straight).max() > close
+        ):
+            raise self.refusal("does more to colors than to scale and offset each")
+        return _Colors(tuple(source.tolist()), tuple(slope.tolist()), tuple(black.tolist()))
+
+    def resize(self, view: int, colors: _Colors) -> tuple[int, CropMode]:
+        """About what the shorter side is resized to, and what that does to the longer one."""
+        short, long = _sides(view)
+        down, right = np.linspace(0, 255, short)[:, None], np.linspace(0, 255, long)
+        rows, columns = (
+            self.scale(np.broadcast_to(ramp, (short, long)), axis, view, colors)
+            for axis, ramp in enumerate((down, right))
+        )
+        if abs(columns / rows - short / long) < 0.02:
+            return round(rows * short), "squash"
+        if abs(columns / rows - 1) < 0.02:
+            return round(rows * short), "center"
+        raise self.refusal("resizes in a way of its own")
+
+    def scale(self, levels: NDArray[Any], axis: int, view: int, colors: _Colors) -> float:
+        """By how much an image grows along an axis: a ramp of gray levels becomes flatter."""
+        image = Image.fromarray(np.repeat(levels.round()[..., None], 3, 2).astype(np.uint8))
+        profile = colors.undo(self.run(image)).mean((0, 2 - axis))
+        inside = slice(view // 8, view - view // 8)  # filters see the border of the image
+        slope = np.polyfit(np.arange(view)[inside], profile[inside], 1)[0]
+        if not slope > 0:
+            raise self.refusal("resizes in a way of its own")
+        return float(255 / (levels.shape[axis] - 1) / slope)
+
+    def details(
+        self, view: int, colors: _Colors, about: int, mode: CropMode
+    ) -> tuple[str, int, CropCorner]:
+        """The filter, R and the corner of the crop that give the same pixels."""
+        short, long = _sides(view)
+        if mode == "center":  # half a pixel left over, which the two rules of the corner tell apart
+            long = next(
+                side
+                for side in range(long, 2 * long)
+                if (int(about * side / short) - view) % 4 == 3 and about * side / short % 1 < 0.4
+            )
+        noise = np.random.default_rng(0).integers(0, 256, (short, long, 3), dtype=np.uint8)
+        image = Image.fromarray(noise)
+        seen = colors.undo(self.run(image))
+
+        def error(choice: tuple[str, int, CropCorner]) -> float:
+            interpolation, resize, corner = choice
+            geometry = Geometry(view, resize, 0, interpolation, crop_mode=mode, crop_corner=corner)
+            return float(np.abs(seen - geometry.canvas(image).numpy()).mean())
+
+        sizes = [resize for resize in (about, about - 1, about + 1) if resize >= view]
+        choices = list(product(FILTERS, sizes, get_args(CropCorner)))
+        best = min(choices, key=error, default=None)
+        if best is None or error(best) > TOLERANCE:
+            raise self.refusal("resizes or crops in a way of its own")
+        return best
+
+    def run(self, image: Image.Image) -> Output:
+        """What the transform makes of an image."""
+        if hasattr(self.transform, "model_input_names"):  # an image processor of transformers
+            batch = self.transform(images=image, return_tensors="pt").get("pixel_values")
+            pixels = batch[0] if batch is not None else None
+        else:
+            try:
+                pixels = self.transform(image)
+            except Exception as error:
+                raise self.refusal(f"fails on a PIL image ({first_line(error)})") from error
+        if not isinstance(pixels, Tensor) or pixels.ndim != 3:
+            raise self.refusal("yields no images")
+        output: Output = pixels.double().numpy()
+        return output
+
+    def refusal(self, problem: str) -> ModelError:
+        """The error for a transform that cannot be expressed."""
+        return ModelError(
+            f"{self.name} cannot be measured as its weights expect: its "
+            f"{type(self.transform).__name__} {problem}; return the model from a FILE.py:FUNCTION "
+            'with {"input_size": S, "mean": ..., "std": ...}, and do the rest in the model'
+        )
+
+
+def _sides(view: int) -> tuple[int, int]:
+    """Height and width of a test image, of a size that no usual transform leaves as it is."""
+    short = 2 * round(0.65 * view)
+    return short, short * 3 // 2
+
+
+def _short(value: float) -> float:
+    """Six digits: the outputs are single precision, and 0.485 shall stay 0.485."""
+    return float(f"{value:.6g}") + 0.0
