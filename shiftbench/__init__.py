@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shiftbench.audit import Audit, audit
     from shiftbench.audit.trials import RepairTrial, repair
     from shiftbench.errors import ShiftbenchError
     from shiftbench.evaluation import Evaluation, evaluate
@@ -31,6 +32,7 @@ __all__ = [
     "CONSISTENCIES",
     "SHIFTS",
     "Attack",
+    "Audit",
     "Consistency",
     "Evaluation",
     "Grid",
@@ -41,6 +43,7 @@ __all__ = [
     "ShiftbenchError",
     "Trace",
     "adversarial_accuracy",
+    "audit",
     "compare_paired",
     "evaluate",
     "mcnemar",
@@ -51,6 +54,8 @@ __all__ = [
 _HOME = {
     "ATTACKS": "shifts.attacks",
     "Attack": "shifts.attacks",
+    "Audit": "audit",
+    "audit": "audit",
     "CONSISTENCIES": "metrics.random_views",
     "Consistency": "metrics.random_views",
     "Evaluation": "evaluation",

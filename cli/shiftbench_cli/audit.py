@@ -2,79 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
 import pandas as pd
 
-from shiftbench.audit.causes import CAUSES
+import shiftbench
 from shiftbench.audit.figure import depth_figure
-from shiftbench.audit.layer_report import LayerReport, breakers, to_frame, unjudged
-from shiftbench.audit.layers import DEFAULT_OFFSETS, audit
-from shiftbench.data import ImageSet, RenderedSet, canvas_batches, load_dataset
+from shiftbench.audit.layers import DEFAULT_OFFSETS
+from shiftbench.data import load_dataset
 from shiftbench.files import format_of, require_place, write_text
 from shiftbench.grid import Offset
-from shiftbench.models import load_model
 from shiftbench.models.names import require_one_model
-from shiftbench.preprocessing import geometry_for, normalize
 from shiftbench.report.plots import ENDINGS, save_figure
-from shiftbench_cli import completion, options, render
+from shiftbench_cli import options, render
 
 OUTPUTS = {".csv": "csv", **ENDINGS}
-NAMED = 3  # layers that are named of those that could not be judged
 
 
-def _offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[Offset]:
+def _offsets(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> list[Offset]:
     """Reads `DY,DX` in pixels, such as `0.5,0`."""
-    offsets = []
-    for value in values:
-        try:
-            dy, dx = (float(part) for part in value.split(","))
-        except ValueError:
-            raise click.BadParameter(
-                f"expected two numbers of pixels as DY,DX, such as 0.5,0; got {value!r}"
-            ) from None
-        offsets.append(Offset(dy, dx))
-    return offsets
+    try:
+        return [Offset(*map(float, text.split(","))) for text in texts]
+    except (ValueError, TypeError):
+        raise click.BadParameter(
+            f"expected two numbers of pixels as DY,DX, such as 0.5,0; got {', '.join(texts)}"
+        ) from None
 
 
 @click.command("audit")
-@click.option(
-    "-m",
-    "--model",
-    "models",
-    multiple=True,
-    required=True,
-    help="Model to audit, named as for `run`; repeatable.",
-    shell_complete=completion.models,
-)
-@click.option(
-    "--checkpoint", type=click.Path(path_type=Path), help="Weights for one model and its remedies."
-)
-@click.option(
-    "-d",
-    "--data",
-    default="scenes",
-    show_default=True,
-    metavar="NAME[:PATH]",
-    help="Images to use.",
-    shell_complete=completion.datasets,
-)
-@click.option(
-    "--images",
-    default=8,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="How many images to measure on.",
-)
+@options.models(required=True)
+@options.checkpoint
+@options.data
+@options.images(8)
 @click.option(
     "--offset",
     "offsets",
     multiple=True,
     metavar="DY,DX",
     callback=_offsets,
-    help="Shift in pixels; repeatable.",
+    help="Shift in pixels; repeatable. Default: 1,0 and 0,1 and 0.5,0.5.",
 )
 @click.option("--top", default=15, show_default=True, help="How many layers the table shows.")
 @click.option("--all", "everything", is_flag=True, help="Every layer, in order of execution.")
@@ -109,16 +76,16 @@ def command(
         require_place(output)
         format_of(output, OUTPUTS)
     dataset = load_dataset(data, limit=images)
-    audits: dict[str, list[LayerReport]] = {}
+    frames = {}
     for model in dict.fromkeys(models):
-        audits[model] = _audit(model, checkpoint, dataset, offsets)
+        audit = shiftbench.audit(
+            model, dataset, checkpoint=checkpoint, offsets=offsets or DEFAULT_OFFSETS
+        )
+        frames[model] = audit.to_frame()
         if kind == "table":
-            _print(audits[model], model=model, images=len(dataset), top=None if everything else top)
-    frames = {model: to_frame(reports) for model, reports in audits.items()}
-    table = pd.concat(
-        [frame.assign(model=model) for model, frame in frames.items()], ignore_index=True
-    )
-    table.insert(0, "model", table.pop("model"))
+            title = f"{model}: relative error of shifts per layer, {len(dataset)} images"
+            _print(audit, title, None if everything else top)
+    table = pd.concat(frames, names=["model"]).reset_index("model").reset_index(drop=True)
     if kind == "json":
         click.echo(table.to_json(orient="records"))
     elif kind == "csv":
@@ -129,65 +96,28 @@ def command(
         write_text(output, table.to_csv(index=False))
     else:
         save_figure(depth_figure(frames), output)
-    click.echo(f"{output}: {len(audits)} model{'s' * (len(audits) > 1)}", err=True)
+    click.echo(f"{output}: {len(frames)} model{'s' * (len(frames) > 1)}", err=True)
 
 
-def _audit(
-    model: str, checkpoint: Path | None, dataset: ImageSet, offsets: list[Offset]
-) -> list[LayerReport]:
-    classifier = load_model(model, checkpoint=checkpoint)
-    geometry = geometry_for(
-        classifier.preprocessing,
-        finished=dataset.has_size(classifier.preprocessing.input_size),
-        rendered=isinstance(dataset, RenderedSet),
-    )
-    batch = next(canvas_batches(dataset, geometry, batch_size=len(dataset)))
-    normalized = normalize(
-        batch.canvas, classifier.preprocessing.mean, classifier.preprocessing.std
-    )
-    return [
-        # A classifier wraps the network, as `model`; people know its layers without that.
-        replace(report, name=report.name.removeprefix("model."), depth=max(0, report.depth - 1))
-        for report in audit(classifier.module, normalized, offsets=offsets or DEFAULT_OFFSETS)
-        if report.name != "model"
-    ]
-
-
-def _print(reports: list[LayerReport], *, model: str, images: int, top: int | None) -> None:
-    found, whole = breakers(reports), reports[-1]
-    shown = reports if top is None else found[:top]
+def _print(audit: shiftbench.Audit, title: str, top: int | None) -> None:
+    """Prints the worst layers, or all of them in order of execution."""
+    breakers = audit.breakers()
+    columns = ("layer", "kind", "own", "border", "path", "EQ-T", "cause")
     rows = [
         (
-            report.name or "(whole model)",
-            report.kind,
-            _short(report.own),
-            _short(report.border or None),
-            _short(report.accumulated),
-            "" if report.eq_t is None else f"{report.eq_t:.0f}",
-            report.cause or "",
+            layer.name or "(whole model)",
+            layer.kind,
+            *map(_short, (layer.own, layer.border or None, layer.accumulated)),
+            "" if layer.eq_t is None else f"{layer.eq_t:.0f}",
+            layer.cause or "",
         )
-        for report in shown
+        for layer in (audit.layers if top is None else breakers[:top])
     ]
-    columns = ("layer", "kind", "own", "border", "path", "EQ-T", "cause")
-    assert whole.accumulated is not None
-    assert whole.eq_t is not None
-    lines = [f"The logits change by {whole.accumulated:.2g} in all: EQ-T {whole.eq_t:.0f} dB."]
-    if top is not None and len(found) > top:
-        lines.append(f"{len(found) - top} more layers break less: see --top, --all.")
-    for name in dict.fromkeys(report.cause for report in found if report.cause):
-        cause, count = CAUSES[name], sum(report.cause == name for report in found)
-        lines.append(f"{name} ({count}): {cause.about}. Treated by {', '.join(cause.remedies)}.")
-    for reason, names in unjudged(reports).items():
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        lines.append(f"Not judged, {reason}: {', '.join(names[:NAMED])}{more}.")
-    render.print_table(
-        columns,
-        rows,
-        title=f"{model}: relative error of shifts per layer, {images} images",
-        caption="\n".join(lines),
-        numeric=columns[2:6],
-        cut=["kind"],
-    )
+    lines = audit.summary()
+    if top is not None and len(breakers) > top:
+        lines.append(f"{len(breakers) - top} more layers break less: see --top, --all.")
+    caption, numeric = "\n".join(lines), columns[2:6]
+    render.print_table(columns, rows, title=title, caption=caption, numeric=numeric, cut=["kind"])
 
 
 def _short(value: float | None) -> str:

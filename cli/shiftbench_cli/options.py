@@ -8,8 +8,57 @@ from typing import Any, TypeVar
 
 import click
 
+from shiftbench_cli import completion
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 _SOURCE_TREE = Path(__file__).resolve().parents[2]
+
+
+def models(*, required: bool = False) -> Callable[[Command], Command]:
+    """Which models to load, as `models`."""
+    default = "" if required else " Default: the bundled ones."
+    return click.option(
+        "-m",
+        "--model",
+        "models",
+        multiple=True,
+        required=required,
+        help="Model, as `shiftbench list models` names it; repeatable." + default,
+        shell_complete=completion.models,
+    )
+
+
+def checkpoint(command: Command) -> Command:
+    """Weights, as `checkpoint`."""
+    return click.option(
+        "--checkpoint",
+        type=click.Path(path_type=Path),
+        help="Weights for one model and its remedies.",
+    )(command)
+
+
+def data(command: Command) -> Command:
+    """The images, as `data`."""
+    return click.option(
+        "-d",
+        "--data",
+        default="scenes",
+        show_default=True,
+        metavar="NAME[:PATH]",
+        help="Images to measure on.",
+        shell_complete=completion.datasets,
+    )(command)
+
+
+def images(default: int) -> Callable[[Command], Command]:
+    """How many images, as `images`."""
+    return click.option(
+        "--images",
+        default=default,
+        show_default=True,
+        type=click.IntRange(min=1),
+        help="How many images to measure on.",
+    )
 
 
 def records(command: Command) -> Command:

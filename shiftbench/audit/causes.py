@@ -10,15 +10,14 @@ appears at fractions of a step only: frequencies that the lattice cannot hold.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from aft_models.repair import REMEDIES
 
-NEGLIGIBLE = (
-    1e-4  # relative error that float32 arithmetic can make by itself, and no cause explains
-)
+NEGLIGIBLE = 1e-4  # relative error that float32 arithmetic can make by itself: has no cause
 FRAME = 8  # the border is at least one part in so many of the side
 
 
@@ -57,14 +56,21 @@ class Split:
         """The relative error of the whole."""
         return math.hypot(self.border, self.interior)
 
+    @classmethod
+    def mean(cls, splits: Sequence[Split]) -> Split:
+        """The root mean square of several, part by part."""
+        many = math.sqrt(len(splits))
+        border, interior = zip(*((s.border, s.interior) for s in splits), strict=True)
+        return cls(math.hypot(*border) / many, math.hypot(*interior) / many)
 
-def frame_width(module: nn.Module, size: tuple[int, int]) -> int:
+
+def frame_width(module: nn.Module, size: Sequence[int]) -> int:
     """How many cells of the output count as border, from each side.
 
     As far as a kernel reaches and one step of shift; an eighth of the side where that is wider,
     because a fraction of a step rings on.
     """
-    side = min(size)
+    side = min(size, default=0)
     kernel, stride, dilation = (
         _largest(getattr(module, name, 1)) for name in ("kernel_size", "stride", "dilation")
     )
@@ -82,11 +88,13 @@ def split(error: Tensor, unplaced: float, reference: float, width: int) -> Split
     """Measures the border and the interior apart.
 
     Args:
-        error: Maps (B, C, rows, columns) of the error.
+        error: Maps (B, C, rows, columns) of the error; empty where nothing has a place.
         unplaced: Squared error of numbers without a place, such as a class token: no border.
         reference: Squared norm of what was expected.
         width: Of the border, in cells.
     """
+    if not error.numel():
+        return Split(0.0, math.sqrt(unplaced / reference))
     rows, columns = error.shape[2:]
     whole = float(error.square().sum())
     core = error[:, :, width : rows - width, width : columns - width]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from shiftbench.report.plots import Look
 
@@ -22,43 +21,29 @@ def depth_figure(audits: Mapping[str, pd.DataFrame]) -> Figure:
     layers that break most by themselves are marked.
 
     Args:
-        audits: A table of layers (`shiftbench.audit.layer_report.to_frame`) per model's name.
+        audits: A table of layers (`Audit.to_frame`) per model's name.
     """
-    lines = -(-len(audits) // 2)
-    figure = Figure(figsize=(8.0, 4.0 + 0.2 * lines), layout="constrained")
+    figure = Figure(figsize=(8.0, 4.0 + 0.1 * len(audits)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    handles = []
     for index, (name, frame) in enumerate(audits.items()):
-        look = Look.number(index)
-        path = _path(frame)
+        look, path = Look.number(index), _path(frame)
         error = path["accumulated"].clip(lower=FLOOR).to_numpy()
-        depth = [100 * (i + 1) / len(path) for i in range(len(path))]
-        axes.plot(depth, error, color=look.color, linestyle=look.dash, linewidth=1.4, gid=name)
         worst = path.loc[path["cause"].notna(), "own"].nlargest(MARKED).index
-        marked = [i for i, layer in enumerate(path.index) if layer in worst]
         axes.plot(
-            [depth[i] for i in marked],
-            [error[i] for i in marked],
+            [100 * (i + 1) / len(path) for i in range(len(path))],
+            error,
             color=look.color,
-            linestyle="none",
+            linestyle=look.dash,
+            linewidth=1.4,
             marker=look.marker,
-            markersize=6,
+            markevery=[i for i, layer in enumerate(path.index) if layer in worst],
             markeredgecolor="white",
             markeredgewidth=0.6,
+            label=f"{name}: logits {error[-1]:.2g}",
+            gid=name,
         )
-        axes.plot(depth[-1], error[-1], color=look.color, marker="|", markersize=12)
-        handles.append(
-            Line2D(
-                [],
-                [],
-                color=look.color,
-                linestyle=look.dash,
-                linewidth=1.4,
-                marker=look.marker,
-                label=f"{name}: logits {error[-1]:.2g}",
-            )
-        )
+        axes.plot(100, error[-1], color=look.color, marker="|", markersize=12)
     axes.set_yscale("log")
     axes.set_xlim(0, 101)
     axes.set_xlabel("depth: layers that have finished (%)", fontsize=9)
@@ -66,12 +51,10 @@ def depth_figure(audits: Mapping[str, pd.DataFrame]) -> Figure:
     axes.grid(axis="y", color="#dddddd", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8, length=2)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     legend = figure.legend(
-        handles=handles,
         loc="outside lower center",
-        ncols=min(2, len(handles)),
+        ncols=min(2, len(audits)),
         fontsize=8,
         frameon=False,
         handlelength=3.5,

@@ -184,11 +184,13 @@ class Layout:
             x = lattice.with_map(x, CYCLIC.views(plane, 0)(steps))
         return x
 
-    def placed(self, x: Tensor) -> Tensor:
-        """The numbers of a tensor on one lattice, as maps (B, C, rows, columns)."""
-        return self.lattices[0].to_map(x, self.batch)
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Maps (B, C, rows, columns) on the one lattice, and numbers without a place on it.
 
-    def unplaced(self, x: Tensor) -> Tensor:
-        """The numbers of a tensor on one lattice that have no place: class tokens, padding."""
-        lattice = self.lattices[0]
-        return x.new_zeros(0) if lattice.in_order else lattice.unplaced(x)
+        Class tokens and padding have none; of a tensor on no lattice, or on two, all are without.
+        """
+        if self.size is None:
+            return x.new_zeros(0), x
+        [lattice] = self.lattices
+        unplaced = x.new_zeros(0) if lattice.in_order else lattice.unplaced(x)
+        return lattice.to_map(x, self.batch), unplaced

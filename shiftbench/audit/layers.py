@@ -6,19 +6,20 @@ to the output's own lattice. Per layer:
 - `own`: relative L2 error of the layer alone. It is given its own input, exactly shifted, and its
   answer is compared with its exactly shifted output. Nothing upstream counts.
 - `accumulated`: relative L2 error of the whole path. The *image* is shifted and the layer's output
-  is compared with the exactly shifted output for the unshifted image.
+  is compared with the exactly shifted output for the clean image.
 - `eq_t`: the same as `accumulated` in decibels, 20 log10(I) - 10 log10(MSE), where I is the
   peak-to-peak range of the layer's output: with the output scaled to [-1, 1], I = 2.
 
 All shifts are the cyclic, band-limited ones of the protocol, on every lattice. Where a tensor lies
-on the image is followed from the pixels (`places`), and only what reaches the logits counts.
+on the image is followed from the pixels (`tracer`), and only what reaches the logits counts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,12 +28,84 @@ from torch import Tensor, nn
 from shiftbench.audit.calls import Key, tensors_in, watch, with_tensors
 from shiftbench.audit.causes import NEGLIGIBLE, Cause, Split, find_cause, frame_width, split
 from shiftbench.audit.lattice import CYCLIC, Layout
-from shiftbench.audit.layer_report import UNCALLED, UNKNOWN, UNREACHED, LayerReport, eq_t
-from shiftbench.audit.places import Tracker
-from shiftbench.errors import DataError, ModelError
+from shiftbench.audit.report import UNCALLED, UNKNOWN, UNREACHED, Audit, LayerReport, eq_t
+from shiftbench.audit.tracer import Tracer
+from shiftbench.data import ImageSet, RenderedSet, canvas_batches, load_dataset
+from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.grid import Offset
+from shiftbench.models import Classifier, load_model
+from shiftbench.preprocessing import geometry_for, normalize
 
 DEFAULT_OFFSETS = (Offset(1, 0), Offset(0, 1), Offset(0.5, 0.5))
+
+
+def audit(
+    model: str | nn.Module,
+    data: str | ImageSet | Tensor = "scenes",
+    *,
+    images: int = 8,
+    checkpoint: Path | None = None,
+    offsets: Sequence[Offset] = DEFAULT_OFFSETS,
+) -> Audit:
+    """Measures every layer of a model.
+
+    Args:
+        model: A name as for `shiftbench run`, or a network in eval mode.
+        data: A name as for `shiftbench run`, images, or a normalized batch (B, C, H, W); a network
+            that is not given by its name needs the last.
+        images: How many to measure on, where a batch is not given.
+        checkpoint: Weights for a model given by its name.
+        offsets: Shifts in pixels of the image.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    >>> [layer.cause for layer in audit(model.eval(), torch.rand(2, 3, 16, 16)).layers]
+    ['border', 'non-linearity', None, None]
+    """
+    if isinstance(model, nn.Module):
+        if not isinstance(data, Tensor):
+            raise UsageError("a network needs a normalized batch (B, C, H, W): pass it as data")
+        return Audit(tuple(_audit(model, data, offsets)))
+    classifier = load_model(model, checkpoint=checkpoint)
+    if not isinstance(data, Tensor):
+        dataset = load_dataset(data, limit=images) if isinstance(data, str) else data
+        data, _ = load_batch(classifier, dataset)
+    # A classifier wraps the network, as `model`; people know its layers without that.
+    layers = [
+        replace(layer, name=layer.name.removeprefix("model."), depth=max(0, layer.depth - 1))
+        for layer in _audit(classifier.module, data, offsets)
+        if layer.name != "model"
+    ]
+    return Audit(tuple(layers))
+
+
+def load_batch(classifier: Classifier, dataset: ImageSet) -> tuple[Tensor, Tensor]:
+    """All images of a small data set as a model sees them, (B, C, H, W), and their labels."""
+    recipe = classifier.preprocessing
+    geometry = geometry_for(
+        recipe,
+        finished=dataset.has_size(recipe.input_size),
+        rendered=isinstance(dataset, RenderedSet),
+    )
+    batch = next(canvas_batches(dataset, geometry, batch_size=len(dataset), workers=0))
+    return normalize(batch.canvas, recipe.mean, recipe.std), batch.labels
+
+
+def _audit(model: nn.Module, images: Tensor, offsets: Sequence[Offset]) -> list[LayerReport]:
+    if images.ndim != 4 or images.shape[0] == 0:
+        raise DataError(
+            f"an audit needs images of shape (B, C, H, W) with B > 0, got {tuple(images.shape)}"
+        )
+    if model.training:
+        raise ModelError("an audit needs a model in eval mode: call model.eval() first")
+    with torch.inference_mode():
+        calls = _locate(model, images)
+    _find_reached(model, images, calls)
+    with torch.inference_mode():
+        _measure_alone(model, images, calls, offsets)
+        for offset in offsets:
+            _measure_path(model, images, calls, offset)
+        reports = [_report(key, call) for key, call in calls.items() if call.output is not None]
+    return [*reports[:-1], *_uncalled(model, calls), reports[-1]]
 
 
 @dataclass
@@ -42,196 +115,178 @@ class _Call:
     module: nn.Module
     inputs: list[Layout | None]  # of every tensor among the arguments
     layout: Layout | None  # of the output
-    part: str = "all"  # of the output that reaches the logits: all, placed, unplaced, none
-    output: Tensor | None = None  # for the unshifted image
+    # Whether the numbers of the output with a place on the image, and those without, reach the
+    # logits.
+    reached: tuple[bool, bool] = (True, True)
+    output: Tensor | None = None  # for the clean image
     own: Split | None = None
     cause: Cause | None = None
     path: list[tuple[float, float]] = field(default_factory=list)  # relative and mean squared error
 
-    def select(self, x: Tensor) -> Tensor:
-        """The part of an output that reaches the logits."""
-        if self.layout is None or self.part == "all":
-            return x
-        return self.layout.placed(x) if self.part == "placed" else self.layout.unplaced(x)
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether its output can be followed, and matters."""
+        return self.layout is not None and any(self.reached)
 
+    def counted(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The numbers of an output that reach the logits: maps, and those without a place."""
+        assert self.layout is not None
+        maps, unplaced = self.layout.parts(x)
+        nothing = x.new_zeros(0)
+        return maps if self.reached[0] else nothing, unplaced if self.reached[1] else nothing
 
-# --- the passes ---------------------------------------------------------------------------------
-
-
-def _reach(model: nn.Module, images: Tensor) -> dict[Key, Tensor] | None:
-    """Which numbers of every output the logits depend on, by their gradients; None: unknown."""
-    reached: dict[Key, Tensor] = {}
-
-    def after(key: Key, module: nn.Module, output: Tensor) -> None:
-        if not output.requires_grad:
-            reached[key] = torch.ones_like(output, dtype=torch.bool)
-            return
-        reached[key] = torch.zeros_like(output, dtype=torch.bool)
-
-        def keep(gradient: Tensor) -> None:
-            reached[key] |= gradient != 0
-
-        output.register_hook(keep)  # type: ignore[no-untyped-call]
-
-    with torch.inference_mode(False), torch.enable_grad():
-        pixels = images.clone().requires_grad_()
-        try:
-            with watch(model, after):
-                logits = model(pixels)
-            generator = torch.Generator().manual_seed(0)
-            weights = torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
-            torch.autograd.grad((logits * weights.to(logits.device)).sum(), pixels)
-        except RuntimeError:  # not differentiable; a fault of the model itself shows up later too
-            return None
-    return reached
+    def flat(self, x: Tensor) -> Tensor:
+        """The numbers of an output that reach the logits, in a row."""
+        return torch.cat([part.flatten() for part in self.counted(x)])
 
 
 def _locate(model: nn.Module, images: Tensor) -> dict[Key, _Call]:
     """Follows where every argument and every output lies on the image."""
     batch, size = len(images), (images.shape[2], images.shape[3])
     calls: dict[Key, _Call] = {}
-    tracker = Tracker(images)
+    tracer = Tracer(images)
     arguments: dict[Key, list[Tensor]] = {}
     layouts: dict[Key, list[Layout | None]] = {}
 
-    def layout(x: Tensor) -> Layout | None:
-        return Layout.of(tracker.get(x), batch, size)
+    def layout_of(x: Tensor) -> Layout | None:
+        return Layout.of(tracer.get(x), batch, size)
 
     def before(key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         arguments[key] = tensors_in([args, kwargs])
-        layouts[key] = [layout(x) for x in arguments[key]]
+        layouts[key] = [layout_of(x) for x in arguments[key]]
 
     def after(key: Key, module: nn.Module, output: Tensor) -> None:
         inputs = arguments.pop(key)
-        if inputs and next(module.children(), None) is None:
-            tracker.carry_over(inputs[0], output)
-        found = layout(output)
-        if found is None and key[0] == "":
-            found = Layout(batch, size, ())  # logits have no place, whatever they are made of
-        calls[key] = _Call(module, layouts.pop(key), found)
+        if inputs and _is_leaf(module):
+            tracer.carry_over(inputs[0], output)
+        layout = layout_of(output)
+        if layout is None and key[0] == "":
+            layout = Layout(batch, size, ())  # logits have no place, whatever they are made of
+        calls[key] = _Call(module, layouts.pop(key), layout)
 
-    with watch(model, after, before), tracker:
+    with watch(model, after, before), tracer:
         model(images)
     return calls
 
 
-def _narrow(call: _Call, reached: Tensor | None) -> None:
-    """Finds which part of an output reaches the logits."""
-    if reached is None:
-        return
-    if not reached.any():
-        call.part = "none"
-    elif call.layout is not None and call.layout.size is not None:
-        placed, unplaced = (
-            bool(part.any())
-            for part in (call.layout.placed(reached), call.layout.unplaced(reached))
-        )
-        call.part = "all" if placed and unplaced else "placed" if placed else "unplaced"
+def _find_reached(model: nn.Module, images: Tensor, calls: Mapping[Key, _Call]) -> None:
+    """Finds which numbers of every output the logits depend on, by their gradients."""
+
+    def after(key: Key, module: nn.Module, output: Tensor) -> None:
+        call = calls.get(key)
+        if call is None or call.layout is None or not output.requires_grad:
+            return
+        call.reached, layout = (False, False), call.layout
+
+        def keep(gradient: Tensor) -> None:
+            placed, unplaced = (bool(part.any()) for part in layout.parts(gradient != 0))
+            call.reached = (call.reached[0] or placed, call.reached[1] or unplaced)
+
+        output.register_hook(keep)  # type: ignore[no-untyped-call]
+
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(x: Tensor) -> Tensor:
+        return torch.randn(x.shape, generator=generator).to(x)
+
+    # Weights that are all zero, such as those of a block's last norm before training, would hide
+    # the layers before them.
+    zeros = {name: noise(p) for name, p in model.named_parameters() if not p.any()}
+    try:
+        with torch.enable_grad(), watch(model, after):
+            pixels = images.clone().requires_grad_()
+            logits = torch.func.functional_call(model, zeros, (pixels,))
+            torch.autograd.grad((logits * noise(logits)).sum(), pixels)
+    except RuntimeError:  # not differentiable; a fault of the model itself shows up later too
+        for call in calls.values():
+            call.reached = (True, True)
 
 
-def _split(call: _Call, found: Tensor, expected: Tensor) -> Split:
-    """The relative error of an output, border and interior apart where it lies on one lattice."""
-    assert call.layout is not None
-    error = found - expected
-    reference = float(call.select(expected).square().sum()) or torch.finfo(error.dtype).tiny
-    if call.layout.size is None or call.part == "unplaced":
-        return Split(0.0, math.sqrt(float(call.select(error).square().sum()) / reference))
-    unplaced = call.layout.unplaced(error) if call.part == "all" else error.new_zeros(0)
-    width = frame_width(call.module, call.layout.size)
-    return split(call.layout.placed(error), float(unplaced.square().sum()), reference, width)
+def _measure_alone(
+    model: nn.Module, images: Tensor, calls: dict[Key, _Call], offsets: Sequence[Offset]
+) -> None:
+    """The pass on the clean image: keeps every output, and measures every layer on the way."""
+    arguments: dict[Key, Any] = {}  # as they were: a layer may write over them
 
-
-def _mean(splits: Sequence[Split]) -> Split:
-    return Split(_rms([s.border for s in splits]), _rms([s.interior for s in splits]))
-
-
-def _rms(values: Sequence[float]) -> float:
-    return math.sqrt(sum(v * v for v in values) / len(values))
-
-
-class _Unshifted:
-    """The reference pass: keeps every output, and measures every layer alone on the way."""
-
-    def __init__(self, calls: dict[Key, _Call], offsets: Sequence[Offset]) -> None:
-        self.calls, self.offsets = calls, offsets
-        self.arguments: dict[Key, Any] = {}  # as they were: a layer may write over them
-
-    def before(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keeps the arguments."""
+    def before(key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         copies = iter([x.clone() for x in tensors_in([args, kwargs])])
-        self.arguments[key] = with_tensors([list(args), kwargs], copies)
+        arguments[key] = with_tensors([list(args), kwargs], copies)
 
-    def after(self, key: Key, module: nn.Module, output: Tensor) -> None:
-        """Keeps the output and measures the layer."""
-        arguments, call = self.arguments.pop(key), self.calls.get(key)
+    def after(key: Key, module: nn.Module, output: Tensor) -> None:
+        given, call = arguments.pop(key), calls.get(key)
         if call is None:
             return
         call.output = output.clone()
-        inputs = call.inputs
-        known = all(layout is not None for layout in inputs)
-        if call.layout is None or call.part == "none" or not inputs or not known:
+        layouts = [layout for layout in call.inputs if layout is not None]
+        if not call.can_be_judged or not layouts or len(layouts) < len(call.inputs):
             return
 
-        def at(offset: Offset) -> Split:
+        def error(offset: Offset) -> Split:
             assert call.layout is not None
-            moved = iter(
-                [
-                    x.clone() if layout is None else layout.shift(x, offset)
-                    for x, layout in zip(tensors_in(arguments), inputs, strict=True)
-                ]
-            )
-            args, kwargs = with_tensors(arguments, moved)
+            pairs = zip(layouts, tensors_in(given), strict=True)
+            args, kwargs = with_tensors(given, iter([lay.shift(x, offset) for lay, x in pairs]))
             answer = tensors_in(module(*args, **kwargs))[0]
             return _split(call, answer, call.layout.shift(output, offset))
 
-        call.own = _mean([at(offset) for offset in self.offsets])
-        if call.own.total > NEGLIGIBLE and self._has_own_cause(key):
-            call.cause, call.own = find_cause(call.own, *self._steps(call, at))
+        call.own = Split.mean([error(offset) for offset in offsets])
+        if call.own.total > NEGLIGIBLE and _has_own_cause(key, calls):
+            whole, step = _steps(call)
+            at_whole = error(whole)
+            at_step = at_whole if step == whole else error(step)
+            call.cause, call.own = find_cause(call.own, at_whole, at_step)
 
-    def _has_own_cause(self, key: Key) -> bool:
-        """Whether this layer's error is not merely that of the layers inside it."""
-        name, _ = key
-        if not name:
-            return False
-        if next(self.calls[key].module.children(), None) is None:
-            return True
-        inside = [
-            call.own.total
-            for (other, _), call in self.calls.items()
-            if other.startswith(f"{name}.") and call.own is not None and call.cause is not None
-        ]
-        total = self.calls[key].own
-        assert total is not None
-        return total.total > 2 * math.sqrt(sum(own**2 for own in inside))
-
-    def _steps(self, call: _Call, at: Callable[[Offset], Split]) -> tuple[Split, Split]:
-        """The error at a whole step of the coarsest lattice, and of the input's."""
-        sizes = [layout.size for layout in call.inputs if layout and layout.size]
-        assert call.layout is not None
-        image = call.layout.image
-        source = sizes[0] if sizes else image
-        coarsest = min([*sizes, call.layout.size or source])
-        whole, step = (
-            Offset(image[0] / size[0], image[1] / size[1]) for size in (coarsest, source)
-        )
-        found = at(whole)
-        return found, found if step == whole else at(step)
+    with watch(model, after, before):
+        model(images)
 
 
-def _shifted(model: nn.Module, images: Tensor, calls: dict[Key, _Call], offset: Offset) -> None:
+def _split(call: _Call, answer: Tensor, expected: Tensor) -> Split:
+    """The relative error of an output, border and interior apart where it lies on one lattice."""
+    maps, unplaced = call.counted(answer - expected)
+    reference = float(call.flat(expected).square().sum()) or torch.finfo(expected.dtype).tiny
+    width = frame_width(call.module, maps.shape[2:])
+    return split(maps, float(unplaced.square().sum()), reference, width)
+
+
+def _has_own_cause(key: Key, calls: Mapping[Key, _Call]) -> bool:
+    """Whether a layer's error is not merely that of the layers inside it."""
+    name, call = key[0], calls[key]
+    if not name or _is_leaf(call.module):
+        return bool(name)
+    inside = [
+        other.own.total
+        for (inner, _), other in calls.items()
+        if inner.startswith(f"{name}.") and other.own is not None and other.cause is not None
+    ]
+    return call.own is not None and call.own.total > 2 * math.hypot(*inside)
+
+
+def _steps(call: _Call) -> tuple[Offset, Offset]:
+    """A whole step of the coarsest lattice of a call, and of its input's."""
+    assert call.layout is not None
+    (rows, columns), sizes = call.layout.image, [x.size for x in call.inputs if x and x.size]
+    source = sizes[0] if sizes else (rows, columns)
+    coarsest = min([*sizes, call.layout.size or source])
+    whole, step = (Offset(rows / size[0], columns / size[1]) for size in (coarsest, source))
+    return whole, step
+
+
+def _measure_path(
+    model: nn.Module, images: Tensor, calls: dict[Key, _Call], offset: Offset
+) -> None:
     """A pass on the shifted image: measures the whole path up to every layer."""
 
     def after(key: Key, module: nn.Module, output: Tensor) -> None:
         call = calls.get(key)
-        if call is None or call.layout is None or call.output is None or call.part == "none":
+        if call is None or call.output is None or not call.can_be_judged:
             return
         if call.output.shape != output.shape:
             return
-        expected, got = call.select(call.layout.shift(call.output, offset)), call.select(output)
-        if not key[0] and got.ndim == 2:  # logits: what all classes have in common decides nothing
-            expected, got = (x - x.mean(1, keepdim=True) for x in (expected, got))
-        error = got - expected
-        norm = float(expected.norm()) or torch.finfo(error.dtype).tiny
+        assert call.layout is not None
+        expected = call.layout.shift(call.output, offset)
+        if not key[0] and output.ndim == 2:  # logits: what all classes share decides nothing
+            expected, output = (x - x.mean(1, keepdim=True) for x in (expected, output))
+        error = call.flat(output) - call.flat(expected)
+        norm = float(call.flat(expected).norm()) or torch.finfo(error.dtype).tiny
         call.path.append((float(error.norm()) / norm, float(error.square().mean())))
 
     with watch(model, after):
@@ -240,90 +295,43 @@ def _shifted(model: nn.Module, images: Tensor, calls: dict[Key, _Call], offset: 
 
 def _report(key: Key, call: _Call) -> LayerReport:
     name, number = key
-    output = call.output
-    assert output is not None
-    judged = bool(call.path)
-    leaf = next(call.module.children(), None) is None
-    own, split_known = call.own if judged else None, call.cause is not None
-    decibels = None
-    if judged:
-        part = call.select(output)
-        squared = sum(mse for _, mse in call.path) / len(call.path)
-        decibels = eq_t(float(part.max() - part.min()), squared)
-    return LayerReport(
-        name=name if number == 1 else f"{name} ({number})",
-        kind=type(call.module).__name__,
-        depth=name.count(".") + 1 if name else 0,
-        leaf=leaf,
-        shape=tuple(output.shape[1:]),
-        lattice=call.layout.size if call.layout and call.part != "unplaced" else None,
-        own=own.total if own else None,
-        border=own.border if own and split_known else None,
-        interior=own.interior if own and split_known else None,
-        cause=call.cause.name if call.cause else None,
-        accumulated=_rms([error for error, _ in call.path]) if judged else None,
-        eq_t=decibels,
-        note=None if own else UNREACHED if call.part == "none" else UNKNOWN,
+    assert call.output is not None
+    report = _plain_report(name if number == 1 else f"{name} ({number})", call.module)
+    report = replace(report, shape=tuple(call.output.shape[1:]))
+    if call.layout is not None and call.reached[0]:
+        report = replace(report, lattice=call.layout.size)
+    if not call.path:
+        return replace(report, note=UNKNOWN if any(call.reached) else UNREACHED)
+    errors, squares = zip(*call.path, strict=True)
+    counted = call.flat(call.output)
+    report = replace(
+        report,
+        accumulated=math.hypot(*errors) / math.sqrt(len(errors)),
+        eq_t=eq_t(float(counted.max() - counted.min()), sum(squares) / len(squares)),
     )
+    own, cause = call.own, call.cause
+    if own is None:
+        return replace(report, note=UNKNOWN)
+    report = replace(report, own=own.total)
+    if cause is None:
+        return report
+    return replace(report, border=own.border, interior=own.interior, cause=cause.name)
 
 
-def audit(
-    model: nn.Module, images: Tensor, *, offsets: Sequence[Offset] = DEFAULT_OFFSETS
-) -> list[LayerReport]:
-    """Measures every layer of `model` on normalized `images`, (B, C, H, W).
-
-    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
-    >>> [report.cause for report in audit(model.eval(), torch.rand(2, 3, 16, 16))]
-    ['border', 'non-linearity', None, None]
-
-    Returns:
-        A report per call of a layer, in the order in which calls finish: containers follow what
-        they hold. Then leaves that were never called; these, and whatever else could not be judged,
-        say so in `note`. The last one, with the empty name, is the model itself.
-    """
-    if images.ndim != 4 or images.shape[0] == 0:
-        raise DataError(
-            f"an audit needs images of shape (B, C, H, W) with B > 0, got {tuple(images.shape)}"
-        )
-    if model.training:
-        raise ModelError("an audit needs a model in eval mode: call model.eval() first")
-    reached = _reach(model, images)
-    with torch.inference_mode():
-        calls = _locate(model, images)
-        for key, call in calls.items():
-            _narrow(call, None if reached is None else reached.get(key))
-        unshifted = _Unshifted(calls, offsets)
-        with watch(model, unshifted.after, unshifted.before):
-            model(images)
-        for offset in offsets:
-            _shifted(model, images, calls, offset)
-        reports = [_report(key, call) for key, call in calls.items() if call.output is not None]
-    return [*reports[:-1], *_uncalled(model, calls), reports[-1]]
+def _plain_report(name: str, module: nn.Module, note: str | None = None) -> LayerReport:
+    depth = name.count(".") + 1 if name else 0
+    return LayerReport(name, type(module).__name__, depth, _is_leaf(module), note=note)
 
 
 def _uncalled(model: nn.Module, calls: Mapping[Key, _Call]) -> list[LayerReport]:
     """Leaves that a forward pass leaves out, or whose work is done without calling them."""
     called = {name for name, _ in calls}
-    leaves = [
-        (name, module)
-        for name, module in model.named_modules()
-        if name not in called and next(module.children(), None) is None
-    ]
     return [
-        LayerReport(
-            name=name,
-            kind=type(module).__name__,
-            depth=name.count(".") + 1,
-            leaf=True,
-            shape=(),
-            lattice=None,
-            own=None,
-            border=None,
-            interior=None,
-            cause=None,
-            accumulated=None,
-            eq_t=None,
-            note=UNCALLED,
-        )
-        for name, module in leaves
+        _plain_report(name, module, UNCALLED)
+        for name, module in model.named_modules()
+        if name not in called and _is_leaf(module)
     ]
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    return next(module.children(), None) is None

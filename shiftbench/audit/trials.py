@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 import aft_models
 from aft_models.errors import AftModelsError
-from aft_models.preprocessing import normalize
 from aft_models.repair import REMEDIES, RepairReport, reports, untrained
-from shiftbench.data import RenderedSet, canvas_batches, load_dataset, relabeled
+from shiftbench.audit.layers import load_batch
+from shiftbench.data import load_dataset, relabeled
 from shiftbench.errors import UsageError
 from shiftbench.grid import Offset
 from shiftbench.models import Classifier, load_model
 from shiftbench.models.names import split_remedies
-from shiftbench.preprocessing import geometry_for
 from shiftbench.shifts import SHIFTS
 
 WHOLE, HALF = Offset(1.0, 1.0), Offset(0.5, 0.5)
@@ -112,17 +111,10 @@ def _all_remedies() -> list[str]:
 def _images(classifier: Classifier, data: str | None, count: int) -> tuple[Tensor, Tensor | None]:
     """Normalized images of the data, with labels where the user named the data."""
     dataset = load_dataset(data or "scenes", limit=count)
-    recipe = classifier.preprocessing
     if data is not None:
         dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
-    geometry = geometry_for(
-        recipe,
-        finished=dataset.has_size(recipe.input_size),
-        rendered=isinstance(dataset, RenderedSet),
-    )
-    batch = next(canvas_batches(dataset, geometry, batch_size=count, workers=0))
-    pixels = normalize(batch.canvas, recipe.mean, recipe.std)
-    return pixels, None if data is None else batch.labels
+    pixels, labels = load_batch(classifier, dataset)
+    return pixels, None if data is None else labels
 
 
 def try_remedies(

@@ -2,28 +2,20 @@
 
 import ast
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import shiftbench.audit
+import shiftbench
 from aft_models.xcit import XCiT, XCiTConfig
-from shiftbench.audit.layer_report import (
-    UNCALLED,
-    UNKNOWN,
-    UNREACHED,
-    LayerReport,
-    breakers,
-    eq_t,
-    to_frame,
-    unjudged,
-)
-from shiftbench.audit.layers import audit
-from shiftbench.errors import DataError, ModelError
+from shiftbench.audit.layers import DEFAULT_OFFSETS, audit
+from shiftbench.audit.report import UNCALLED, UNKNOWN, UNREACHED, LayerReport, eq_t
+from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.grid import Offset
 
 INTEGER = (Offset(1, 0), Offset(-2, 3))
@@ -44,33 +36,43 @@ def _same_weights_every_time() -> None:
 
 
 def network(*layers: nn.Module) -> nn.Sequential:
-    pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
-    return nn.Sequential(*layers, *pool).double().eval()
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+
+
+def by_name(
+    model: nn.Module, *, offsets: Sequence[Offset] = INTEGER, size: tuple[int, int] = (16, 16)
+) -> dict[str, LayerReport]:
+    layers = audit(model.double().eval(), images(*size), offsets=offsets).layers
+    return {layer.name: layer for layer in layers}
+
+
+def assert_exact(layer: LayerReport) -> None:
+    assert layer.own is not None
+    assert layer.own < 1e-12
 
 
 def test_equivariant_network_has_no_breakers_at_integer_offsets() -> None:
-    reports = audit(network(circular(3, 4), nn.GELU()), images(), offsets=INTEGER)
-    assert all(report.accumulated < 1e-12 for report in reports)
-    assert all(report.own is None or report.own < 1e-12 for report in reports)
-    assert reports[-1].name == ""
+    layers = by_name(network(circular(3, 4), nn.GELU()))
+    assert all(layer.accumulated < 1e-12 for layer in layers.values())
+    assert all(layer.own is None or layer.own < 1e-12 for layer in layers.values())
 
 
 def test_the_strided_layer_is_blamed_and_what_follows_only_inherits() -> None:
-    model = network(circular(3, 4), circular(4, 4, stride=2), circular(4, 4))
-    reports = {report.name: report for report in audit(model, images(), offsets=INTEGER)}
-    assert breakers(list(reports.values()))[0].name == "1"
-    assert reports["0"].accumulated < 1e-12
-    assert reports["2"].own is not None
-    assert reports["2"].own < 1e-12  # exact alone: its output moves as its input does
-    assert reports["2"].accumulated > 1e-2  # but it inherits the error of layer 1
+    model = network(circular(3, 4), circular(4, 4, stride=2), circular(4, 4)).double().eval()
+    report = audit(model, images(), offsets=INTEGER)
+    layers = {layer.name: layer for layer in report.layers}
+    assert report.breakers()[0].name == "1"
+    assert layers["0"].accumulated < 1e-12
+    assert_exact(layers["2"])  # alone: its output moves as its input does
+    assert layers["2"].accumulated > 1e-2  # but it inherits the error of layer 1
 
 
 def test_pointwise_nonlinearity_breaks_fractional_shifts_only() -> None:
     model = network(nn.ReLU(), circular(3, 4))
-    half = audit(model, images(15, 15), offsets=[Offset(0.5, 0)])
-    assert breakers(half)[0].name == "0"
-    whole = audit(model, images(15, 15), offsets=[Offset(1, 0)])
-    assert all(report.accumulated < 1e-12 for report in whole)
+    half = by_name(model, offsets=[Offset(0.5, 0)], size=(15, 15))
+    assert half["0"].cause == "non-linearity"
+    whole = by_name(model, offsets=[Offset(1, 0)], size=(15, 15))
+    assert all(layer.accumulated < 1e-12 for layer in whole.values())
 
 
 class Tokens(nn.Module):
@@ -92,34 +94,27 @@ class ChannelsLast(nn.Module):
 def test_token_and_channels_last_layouts_are_followed(
     layout: nn.Module, size: tuple[int, int]
 ) -> None:
-    model = nn.Sequential(layout, nn.Linear(3, 4)).double().eval()
-    reports = audit(model, images(*size), offsets=INTEGER)
-    assert [report.name for report in reports] == ["0", "1", ""]
-    assert all(report.own is not None and report.own < 1e-12 for report in reports)
-    assert all(report.accumulated < 1e-12 for report in reports)
+    layers = by_name(nn.Sequential(layout, nn.Linear(3, 4)), size=size)
+    assert list(layers) == ["0", "1", ""]
+    for layer in layers.values():
+        assert_exact(layer)
+        assert layer.accumulated < 1e-12
 
 
 # --- what a layer is given, and what becomes of its answer ---------------------------------------
-
-
-def by_name(model: nn.Module, *, offsets: tuple[Offset, ...] = INTEGER) -> dict[str, LayerReport]:
-    return {
-        report.name: report for report in audit(model.double().eval(), images(), offsets=offsets)
-    }
 
 
 def test_a_layer_that_writes_over_its_input_is_judged_by_what_it_was_given() -> None:
     def own(inplace: bool) -> float | None:
         torch.manual_seed(0)
         model = network(circular(3, 4), nn.ReLU(inplace=inplace), circular(4, 4))
-        reports = by_name(model, offsets=(Offset(0.5, 0.25),))
-        return reports["1"].own
+        return by_name(model, offsets=(Offset(0.5, 0.25),))["1"].own
 
     assert own(inplace=True) == own(inplace=False)
 
 
 class Keywords(nn.Module):
-    """Calls its layers with tensors in keyword arguments, alone and in a list."""
+    """Calls its layers, all exact, with tensors in keyword arguments, alone and in a list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,18 +140,16 @@ class Sum(nn.Module):
 
 
 def test_tensors_in_keyword_arguments_are_shifted() -> None:
-    reports = by_name(Keywords())
-    for name in ("alone", "sum"):
-        own = reports[name].own
-        assert own is not None
-        assert own < 1e-12
+    layers = by_name(Keywords())
+    assert_exact(layers["alone"])
+    assert_exact(layers["sum"])
 
 
 def test_every_call_of_a_shared_layer_is_judged() -> None:
     act = nn.ReLU()
-    reports = by_name(network(act, circular(3, 4), act), offsets=(Offset(0.5, 0),))
-    assert {"0", "0 (2)"} <= set(reports)
-    assert reports["0"].own != reports["0 (2)"].own
+    layers = by_name(network(act, circular(3, 4), act), offsets=(Offset(0.5, 0),))
+    assert {"0", "0 (2)"} <= set(layers)
+    assert layers["0"].own != layers["0 (2)"].own
 
 
 def small_xcit(**switches: str | bool) -> XCiT:
@@ -177,23 +170,22 @@ def alias_free_xcit() -> XCiT:
 
 
 def test_the_layers_inside_a_fused_stem_are_seen() -> None:
-    reports = by_name(alias_free_xcit())
+    layers = by_name(alias_free_xcit())
     for name in ("patch_embed.proj.0.0", "patch_embed.proj.0.1", "patch_embed.proj.1"):
-        assert reports[name].own is not None
-    assert reports["patch_embed.proj.1"].lattice == (8, 8)
+        assert layers[name].own is not None
+    assert layers["patch_embed.proj.1"].lattice == (8, 8)
 
 
 def test_only_the_class_token_that_leaves_the_last_norm_counts() -> None:
     for model in (alias_free_xcit(), small_xcit()):
         norm = by_name(model, offsets=(Offset(0.5, 0.5),))["norm"]
         assert norm.lattice is None
-        assert norm.own is not None
-        assert norm.own < 1e-12  # each token is normalized by itself
+        assert_exact(norm)  # each token is normalized by itself
 
 
 def test_attention_between_channels_is_not_an_image() -> None:
-    reports = by_name(alias_free_xcit(), offsets=(Offset(4, 8),))  # whole tokens
-    attention = reports["blocks.0.attn.attn_drop"]
+    layers = by_name(alias_free_xcit(), offsets=(Offset(4, 8),))  # whole tokens
+    attention = layers["blocks.0.attn.attn_drop"]
     assert attention.shape == (2, 8, 8)  # an image's shape
     assert attention.lattice is None
     assert attention.accumulated is not None
@@ -216,19 +208,30 @@ class DeadEnds(nn.Module):
 
 
 def test_what_could_not_be_judged_is_listed_with_the_reason() -> None:
-    reports = audit(DeadEnds().double().eval(), images())
-    assert unjudged(reports) == {UNREACHED: ["aside"], UNKNOWN: ["spectral"], UNCALLED: ["idle"]}
-    assert {report.name for report in breakers(reports)}.isdisjoint({"aside", "spectral", "idle"})
-    assert reports[-1].name == ""
+    report = audit(DeadEnds().double().eval(), images())
+    assert report.unjudged() == {UNREACHED: ["aside"], UNKNOWN: ["spectral"], UNCALLED: ["idle"]}
+    assert {layer.name for layer in report.breakers()}.isdisjoint({"aside", "spectral", "idle"})
+    assert report.whole.name == ""
+    assert f"Not judged, {UNCALLED}: idle." in report.summary()
+
+
+def test_zero_initialized_weights_hide_no_layer() -> None:
+    """Residual blocks often start with a last norm, or a head, of zeros."""
+    model = timm.create_model("resnet10t", num_classes=5)
+    nn.init.zeros_(model.fc.weight)
+    assert not model.layer1[0].bn2.weight.any()
+    report = audit(model.eval(), images(32, 32).float())
+    assert UNREACHED not in report.unjudged()
+    assert "layer1.0.conv1" in {layer.name for layer in report.breakers()}
+    assert not model.layer1[0].bn2.weight.any()  # the model is left as it was
 
 
 def test_models_are_not_judged_by_the_operators_they_are_built_of() -> None:
-    folder = Path(shiftbench.audit.__file__).parent
-    for path in folder.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    folder = Path(shiftbench.__file__).parent / "audit"
+    for name in ("calls", "lattice", "layers", "tracer"):
+        for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
             if isinstance(node, ast.ImportFrom):
-                operators = ("aft_models.layers", "aft_models.resample")
-                assert not (node.module or "").startswith(operators), path.name
+                assert not (node.module or "").startswith("aft_models"), name
 
 
 # --- causes ---------------------------------------------------------------------------------------
@@ -253,30 +256,30 @@ class Windows(nn.Module):
         return x - means.repeat_interleave(4, 2).repeat_interleave(4, 3)
 
 
-CASES: dict[str, tuple[str, Callable[[], nn.Module]]] = {
-    "zero padding": ("border", lambda: network(nn.Conv2d(3, 4, 3, padding=1))),
-    "strided": ("sub-sampling", lambda: network(circular(3, 4, stride=2))),
-    "strided with a border": (
-        "sub-sampling",
-        lambda: network(nn.Conv2d(3, 4, 3, stride=2, padding=1)),
-    ),
-    "patches": ("sub-sampling", lambda: network(nn.Conv2d(3, 4, 4, stride=4))),
-    "max pooling": ("sub-sampling", lambda: network(nn.MaxPool2d(2), circular(3, 4))),
-    "depth-wise": (
-        "border",
-        lambda: network(nn.Conv2d(3, 3, 3, padding=1, groups=3), circular(3, 4)),
-    ),
-    "wide kernel": ("border", lambda: network(nn.Conv2d(3, 4, 5, padding=2))),
-    "activation": ("non-linearity", lambda: network(nn.ReLU(), circular(3, 4))),
-    "windows": ("position", lambda: network(Windows(), circular(3, 4))),
+CASES: dict[str, tuple[str | None, Callable[[], nn.Module]]] = {
+    "circular padding": (None, lambda: circular(3, 4)),
+    "zero padding": ("border", lambda: nn.Conv2d(3, 4, 3, padding=1)),
+    "strided": ("sub-sampling", lambda: circular(3, 4, stride=2)),
+    "strided with a border": ("sub-sampling", lambda: nn.Conv2d(3, 4, 3, stride=2, padding=1)),
+    "patches": ("sub-sampling", lambda: nn.Conv2d(3, 4, 4, stride=4)),
+    "max pooling": ("sub-sampling", lambda: nn.MaxPool2d(2)),
+    "depth-wise": ("border", lambda: nn.Conv2d(3, 3, 3, padding=1, groups=3)),
+    "wide kernel": ("border", lambda: nn.Conv2d(3, 4, 5, padding=2)),
+    "activation": ("non-linearity", nn.ReLU),
+    "windows": ("position", Windows),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_cause_is_named(case: str) -> None:
     cause, make = CASES[case]
-    first = audit(make(), images())[0]
+    layer = make()
+    more = [] if isinstance(layer, nn.Conv2d) and layer.out_channels == 4 else [circular(3, 4)]
+    first = by_name(network(layer, *more), offsets=DEFAULT_OFFSETS)["0"]
     assert first.cause == cause
+    if cause is None:
+        assert_exact(first)
+        return
     assert first.own is not None
     assert first.border is not None
     assert first.interior is not None
@@ -285,15 +288,7 @@ def test_the_cause_is_named(case: str) -> None:
 
 
 def test_a_classifier_of_flattened_maps_depends_on_the_position() -> None:
-    reports = {r.name: r for r in audit(Flattened().double().eval(), images())}
-    assert reports["fc"].cause == "position"
-
-
-def test_circular_padding_is_the_remedy_of_the_border() -> None:
-    report = audit(network(circular(3, 4)), images())[0]
-    assert report.own is not None
-    assert report.own < 1e-12
-    assert report.cause is None
+    assert by_name(Flattened(), offsets=DEFAULT_OFFSETS)["fc"].cause == "position"
 
 
 class Functional(nn.Module):
@@ -308,22 +303,22 @@ class Functional(nn.Module):
 
 
 def test_the_code_between_layers_is_blamed_on_what_contains_it() -> None:
-    found = breakers(audit(network(Functional()), images()))
-    assert [(report.name, report.cause) for report in found] == [("0", "non-linearity")]
+    breakers = audit(network(Functional()).double().eval(), images()).breakers()
+    assert [(layer.name, layer.cause) for layer in breakers] == [("0", "non-linearity")]
 
 
-# --- decibels -------------------------------------------------------------------------------------
+# --- decibels, tables, names ----------------------------------------------------------------------
 
 
 def test_eq_t_against_its_definition() -> None:
-    model = network(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU())
+    model = network(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()).double().eval()
     x, offsets = images(), (Offset(1, 0), Offset(-3, 2))
-    report = next(r for r in audit(model, x, offsets=offsets) if r.name == "1")
+    layer = by_name(model, offsets=offsets)["1"]
     with torch.no_grad():
         still = model[:2](x)
         low, high = still.min(), still.max()
 
-        def scaled(y: Tensor) -> Tensor:  # the range of the unshifted output is [-1, 1]
+        def scaled(y: Tensor) -> Tensor:  # the range of the clean output is [-1, 1]
             return 2 * (y - low) / (high - low) - 1
 
         squared = []
@@ -332,19 +327,22 @@ def test_eq_t_against_its_definition() -> None:
             difference = scaled(model[:2](x.roll(move, (2, 3)))) - scaled(still.roll(move, (2, 3)))
             squared += [float(value) ** 2 for value in difference.flatten()]
     slow = 20 * math.log10(2) - 10 * math.log10(sum(squared) / len(squared))
-    assert report.eq_t == pytest.approx(slow)
+    assert layer.eq_t == pytest.approx(slow)
     assert eq_t(1.0, 0.0) == math.inf
 
 
 def test_the_table_has_a_row_per_report_and_a_column_per_field() -> None:
-    reports = audit(network(circular(3, 4)), images())
-    frame = to_frame(reports)
-    assert list(frame["name"]) == [report.name for report in reports]
+    report = audit(network(circular(3, 4)).double().eval(), images())
+    frame = report.to_frame()
+    assert list(frame["name"]) == [layer.name for layer in report.layers]
     assert frame.loc[0, ["shape", "lattice"]].tolist() == ["4x16x16", "16x16"]
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(DataError, match="B, C, H, W"):
-        audit(network(circular(3, 4)), torch.zeros(0, 3, 8, 8))
+    model = network(circular(3, 4))
     with pytest.raises(ModelError, match="eval mode"):
-        audit(network(circular(3, 4)).train(), images())
+        audit(model, images())
+    with pytest.raises(DataError, match="B, C, H, W"):
+        audit(model.eval(), torch.zeros(0, 3, 8, 8))
+    with pytest.raises(UsageError, match="normalized batch"):
+        audit(model, "scenes")

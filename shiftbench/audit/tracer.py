@@ -162,7 +162,7 @@ def _product(a: Known, b: Known, shape: Sequence[int]) -> Known:
     return merge([row_sums, column_sums], shape)
 
 
-class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, follows the places of every tensor computed from `images`.
 
     Enter it under `torch.inference_mode`: autograd would hide views behind copies of themselves.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from shiftbench.audit.lattice import CYCLIC, Layout
-from shiftbench.audit.places import Tracker
+from shiftbench.audit.tracer import Tracer
 from shiftbench.grid import Offset
 
 BATCH, CHANNELS, SIZE = 2, 3, 8
@@ -26,10 +26,10 @@ def shifted(x: Tensor, offset: Offset) -> Tensor:
 @torch.inference_mode()
 def follow(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Layout | None]:
     x = images()
-    tracker = Tracker(x)
-    with tracker:
+    tracer = Tracer(x)
+    with tracer:
         y = function(x)
-    return y, Layout.of(tracker.get(y), BATCH, (SIZE, SIZE))
+    return y, Layout.of(tracer.get(y), BATCH, (SIZE, SIZE))
 
 
 def with_class_token(x: Tensor) -> Tensor:
