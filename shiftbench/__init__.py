@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shiftbench.shifts import SHIFTS
     from shiftbench.shifts.attacks import ATTACKS, Attack
     from shiftbench.statistics import PairedComparison, Score, compare_paired, mcnemar, wilson
+    from shiftbench.training import train
 
 __version__ = "0.1.0"
 
@@ -48,6 +49,7 @@ __all__ = [
     "evaluate",
     "mcnemar",
     "repair",
+    "train",
     "wilson",
 ]
 
@@ -70,6 +72,7 @@ _HOME = {
     "Score": "statistics",
     "compare_paired": "statistics",
     "mcnemar": "statistics",
+    "train": "training",
     "wilson": "statistics",
     "Trace": "metrics.search",
     "adversarial_accuracy": "metrics.search",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 import aft_models
-from aft_models.training.mixing import Mixing
+from aft_models.training.augment import Mixing
 from aft_models.training.optimizer import make_optimizer
 from aft_models.training.recipes import RECIPES
 from shiftbench.grid import Grid, Offset

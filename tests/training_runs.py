@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from aft_models.training.checkpoint import Data, Identity
-from aft_models.training.data import Batches, MemoryBatches, Normalization, PixelSet
+from aft_models.training.data import Batches, MemoryBatches, PixelSet
+from aft_models.training.device import Processes
 from aft_models.training.loop import Evaluate, Outcome, train
-from aft_models.training.processes import Processes
 from aft_models.training.recipe import Recipe
 from shiftbench.data import Scenes
 
-NORMALISATION = Normalization((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 DATA = Data("scenes", "train", limit=48, images=48)
 RECIPE = Recipe(
     name="tiny",
@@ -26,6 +25,8 @@ RECIPE = Recipe(
     warmup_epochs=0.5,
     clip_grad=1.0,
     image_size=16,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.2, 0.2, 0.2),
     pipeline="memory",
     canvas=20,
     ema_decay=0.9,
@@ -73,7 +74,7 @@ def run(
         model = TinyNet()
     return train(
         model,
-        batches or MemoryBatches(scenes(), recipe, NORMALISATION, processes=processes),
+        batches or MemoryBatches(scenes(), recipe, processes=processes),
         identity=Identity(name, recipe, seed=0, classes=12, data=data),
         folder=folder,
         processes=processes,

@@ -1,12 +1,19 @@
-"""Augmentation of a whole batch of pixels at once: a random window, perhaps mirrored."""
+"""Augmentation of a batch: random windows, shifted windows of the same photograph, mixup."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from timm.data import Mixup
 from torch import Tensor
+
+from aft_models.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,29 @@ class Windows:
         top, left = torch.randint(canvas - size + 1, (2, count), generator=generator)
         return cls(top, left, torch.rand(count, generator=generator) < flip, size)
 
+    @classmethod
+    def centered(cls, count: int, canvas: int, size: int) -> Windows:
+        """The windows in the middle, where the benchmark puts its view."""
+        place = torch.full((count,), round((canvas - size) / 2))
+        return cls(place, place, torch.zeros(count, dtype=torch.bool), size)
+
+    def shifted(self, shift: int, canvas: int, generator: torch.Generator) -> Windows:
+        """The same windows, each moved by up to `shift` pixels within the canvas."""
+        places = torch.stack([self.top, self.left])
+        lowest = (places - shift).clamp(min=0)
+        highest = (places + shift).clamp(max=canvas - self.size)
+        steps = torch.rand(places.shape, generator=generator, dtype=torch.float64)
+        top, left = lowest + (steps * (highest - lowest + 1)).long()
+        return Windows(top, left, self.mirrored, self.size)
+
+    def around_center(self, k: int, shift: int, canvas: int) -> list[Windows]:
+        """K x k windows, mirrored alike, evenly spread up to `shift` pixels from the center."""
+        middle, room = (canvas - self.size) / 2, canvas - self.size
+        steps = torch.linspace(-shift, shift, k) if k > 1 else torch.zeros(k)
+        places = [min(max(round(middle + float(step)), 0), room) for step in steps]
+        rows = [torch.full_like(self.top, place) for place in places]
+        return [Windows(y, x, self.mirrored, self.size) for y in rows for x in rows]
+
     def __getitem__(self, rows: slice) -> Windows:
         return Windows(self.top[rows], self.left[rows], self.mirrored[rows], self.size)
 
@@ -36,10 +66,26 @@ class Windows:
         return torch.where(self.mirrored[:, None, None, None], windows.flip(3), windows)
 
 
-def center(images: Tensor, size: int) -> Tensor:
-    """The window in the middle, where the benchmark puts its view."""
-    top, left = (round((length - size) / 2) for length in images.shape[-2:])
-    return images[..., top : top + size, left : left + size]
+def draw_windows(
+    recipe: Recipe, epoch: int, count: int, canvas: int, generator: torch.Generator
+) -> list[Windows]:
+    """The windows of one update, one size for all: they are cut and resized together.
+
+    Returns:
+        One per photograph; for a recipe with `shift` then `worst_of` shifted ones, then the
+        teacher's.
+    """
+    if not recipe.learns:
+        return [Windows.centered(count, canvas, recipe.image_size)]
+    smallest, largest = recipe.windows_at(epoch)
+    size = smallest
+    if smallest < largest:
+        size = int(torch.randint(smallest, largest + 1, (), generator=generator))
+    first = Windows.draw(count, canvas, size, flip=recipe.flip, generator=generator)
+    if not recipe.shift:
+        return [first]
+    shifted = [first.shifted(recipe.shift, canvas, generator) for _ in range(recipe.worst_of)]
+    return [first, *shifted, *first.around_center(recipe.teacher, recipe.shift, canvas)]
 
 
 def resized(images: Tensor, size: int) -> Tensor:
@@ -47,3 +93,43 @@ def resized(images: Tensor, size: int) -> Tensor:
     if images.shape[-1] == size:
         return images
     return F.interpolate(images, (size, size), mode="bilinear", align_corners=False, antialias=True)
+
+
+class Mixing:
+    """Mixup and cutmix by timm, drawn from a seed of their own.
+
+    timm draws from numpy's global generator, whose state differs between processes. Here the draw
+    depends on the seed and on the number of the batch alone.
+    """
+
+    def __init__(self, recipe: Recipe, *, classes: int, seed: int) -> None:
+        self._seed = seed
+        self._mixup = Mixup(
+            mixup_alpha=recipe.mixup,
+            cutmix_alpha=recipe.cutmix,
+            switch_prob=recipe.mixup_switch,
+            label_smoothing=recipe.label_smoothing,
+            num_classes=classes,
+        )
+
+    def __call__(self, images: Tensor, labels: Tensor, *batch: int) -> tuple[Tensor, Tensor]:
+        """Mixes images in place; `batch` are the numbers that tell this batch from all others."""
+        with _global_numpy(mixed_seed(self._seed, *batch)):
+            return cast(tuple[Tensor, Tensor], self._mixup(images, labels))
+
+
+@contextmanager
+def _global_numpy(seed: int) -> Iterator[None]:
+    """Seeds numpy's global generator for a while."""
+    before = np.random.get_state()  # noqa: NPY002 - what timm reads
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
+
+
+def mixed_seed(*parts: int) -> int:
+    """One seed from several numbers, far apart for neighbors (numpy's SeedSequence)."""
+    seed = int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0])
+    return seed >> 1  # torch seeds are signed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -15,15 +15,17 @@ from timm.data.auto_augment import posterize
 from timm.data.distributed_sampler import RepeatAugSampler
 from timm.data.transforms import str_to_pil_interp
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
-from torchvision.transforms import Compose
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from aft_models.errors import AftModelsError
-from aft_models.training.augment import Windows, center, resized
-from aft_models.training.processes import Processes
+from aft_models.preprocessing import normalize
+from aft_models.training.augment import Windows, draw_windows, mixed_seed, resized
+from aft_models.training.device import Processes
 from aft_models.training.recipe import Recipe
 
-Batch = tuple[Tensor, Tensor]  # normalized images (B, 3, H, W) and labels (B,)
+Batch = tuple[Tensor, Tensor]
+"""Normalized images (B, 3, H, W) and labels (B,); a recipe with `shift` has several views of each
+image, (views, B, 3, H, W)."""
 
 
 class Images(Protocol):
@@ -48,20 +50,6 @@ class Batches(Protocol):
 
 
 @dataclass(frozen=True)
-class Normalization:
-    """Per-channel mean and standard deviation of pixels in [0, 1]."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """uint8 pixels (B, 3, H, W) to what the network sees."""
-        mean = torch.tensor(self.mean, device=pixels.device).view(1, 3, 1, 1) * 255
-        std = torch.tensor(self.std, device=pixels.device).view(1, 3, 1, 1) * 255
-        return (pixels.float() - mean) / std
-
-
-@dataclass(frozen=True)
 class PixelSet:
     """A data set small enough to be held as pixels of one size."""
 
@@ -75,31 +63,35 @@ class PixelSet:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def center(self, size: int) -> PixelSet:
-        """The middle of every image."""
-        return PixelSet(center(self.images, size).contiguous(), self.labels)
-
     @classmethod
     def load(cls, data: Images, size: int, interpolation: str = "bicubic") -> PixelSet:
         """Decodes every image once, resized and center-cropped to `size` where it has another."""
         images = torch.empty(len(data), 3, size, size, dtype=torch.uint8)
         labels = torch.empty(len(data), dtype=torch.int64)
+        to_pixels = _ToCanvas(size, interpolation)
         for index in range(len(data)):
             image, label = data[index]
-            pixels = np.array(_fit(image.convert("RGB"), size, interpolation))
-            images[index] = torch.from_numpy(pixels).permute(2, 0, 1)
+            images[index] = to_pixels(image)
             labels[index] = label
         return cls(images, labels)
 
 
-def _fit(image: Image.Image, size: int, interpolation: str) -> Image.Image:
-    if image.size == (size, size):
-        return image
-    scale = size / min(image.size)
-    width, height = (max(size, round(side * scale)) for side in image.size)
-    image = image.resize((width, height), str_to_pil_interp(interpolation))
-    left, top = (width - size) // 2, (height - size) // 2
-    return image.crop((left, top, left + size, top + size))
+@dataclass(frozen=True)
+class _ToCanvas:
+    """An image as uint8 (3, size, size): resized by its shorter side and center-cropped."""
+
+    size: int
+    interpolation: str
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        image, size = image.convert("RGB"), self.size
+        if image.size != (size, size):
+            scale = size / min(image.size)
+            width, height = (max(size, round(side * scale)) for side in image.size)
+            image = image.resize((width, height), str_to_pil_interp(self.interpolation))
+            left, top = (width - size) // 2, (height - size) // 2
+            image = image.crop((left, top, left + size, top + size))
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 class MemoryBatches:
@@ -113,14 +105,12 @@ class MemoryBatches:
         self,
         data: PixelSet,
         recipe: Recipe,
-        normalization: Normalization,
         *,
         seed: int = 0,
         processes: Processes | None = None,
     ) -> None:
         self.data = data
         self.recipe = recipe
-        self.normalization = normalization
         self.seed = seed
         self.processes = processes or Processes()
         self._share = share_of_batch(recipe, self.processes)
@@ -128,41 +118,39 @@ class MemoryBatches:
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Yields this process's batches of one epoch."""
-        recipe = self.recipe
+        recipe, canvas = self.recipe, self.data.images.shape[-1]
         generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
         order = torch.randperm(len(self.data), generator=generator)
         for update in range(self.updates):
             chosen = order[update * recipe.batch_size :][: recipe.batch_size]
-            windows = Windows.draw(
-                len(chosen),
-                self.data.images.shape[-1],
-                self._window(epoch, generator),
-                flip=recipe.flip,
-                generator=generator,
-            )
+            windows = draw_windows(recipe, epoch, len(chosen), canvas, generator)
             for step in range(recipe.accumulate):
                 start = (step * self.processes.count + self.processes.rank) * self._share
                 mine = slice(start, start + self._share)
-                pixels = windows[mine].cut(self.data.images[chosen[mine]])
-                images = resized(self.normalization(pixels), recipe.size_at(epoch))
+                pixels = self.data.images[chosen[mine]]
+                images = _cut([part[mine] for part in windows], pixels, recipe, epoch)
                 yield images, self.data.labels[chosen[mine]]
 
-    def _window(self, epoch: int, generator: torch.Generator) -> int:
-        """Side of the windows of one update: those of one size are cut and resized together."""
-        smallest, largest = self.recipe.windows_at(epoch)
-        if smallest == largest:
-            return smallest
-        return int(torch.randint(smallest, largest + 1, (), generator=generator))
+
+def _cut(windows: Sequence[Windows], pixels: Tensor, recipe: Recipe, epoch: int) -> Tensor:
+    """Windows of canvases (B, 3, C, C), normalized: (B, 3, S, S), or stacked if there are views."""
+    size = recipe.size_at(epoch)
+    views = [
+        resized(normalize(part.cut(pixels), recipe.mean, recipe.std), size) for part in windows
+    ]
+    return torch.stack(views) if recipe.shift else views[0]
 
 
 class LoaderBatches:
-    """Batches decoded and augmented by timm's transforms in worker processes."""
+    """Batches decoded and augmented in worker processes, by timm's transforms.
+
+    A recipe with `shift` has its canvases decoded there, and its windows cut here.
+    """
 
     def __init__(
         self,
         data: Images,
         recipe: Recipe,
-        normalization: Normalization,
         *,
         seed: int = 0,
         processes: Processes | None = None,
@@ -173,7 +161,6 @@ class LoaderBatches:
         self.seed = seed
         self.processes = processes
         share = share_of_batch(recipe, processes)
-        transform = training_transform(recipe, normalization)
         self.updates = count_updates(len(data), recipe.batch_size)
         self._sampler = RepeatAugSampler(
             data,
@@ -184,7 +171,7 @@ class LoaderBatches:
         )
         self._generator = torch.Generator()
         self._loader: DataLoader[tuple[Tensor, int]] = DataLoader(
-            Transformed(data, transform),
+            Transformed(data, _transform(recipe)),
             batch_size=share,
             sampler=self._sampler,
             num_workers=workers,
@@ -201,9 +188,15 @@ class LoaderBatches:
         self._generator.manual_seed(seed)
         if not self._loader.num_workers:  # the transforms draw in this process
             _seed_transforms(seed)
+        places = torch.Generator().manual_seed(seed)
         batches = iter(self._loader)
         for _ in range(self.updates * self.recipe.accumulate):
-            yield cast(Batch, tuple(next(batches)))
+            images, labels = next(batches)
+            if self.recipe.shift:
+                count, canvas = len(images), images.shape[-1]
+                windows = draw_windows(self.recipe, epoch, count, canvas, places)
+                images = _cut(windows, images, self.recipe, epoch)
+            yield images, labels
 
 
 class Transformed(Dataset[tuple[Tensor, int]]):
@@ -221,7 +214,15 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         return self.transform(image), label
 
 
-def training_transform(recipe: Recipe, normalization: Normalization) -> Compose:
+def _transform(recipe: Recipe) -> Any:
+    if not recipe.learns:
+        return evaluation_transform(recipe)
+    if recipe.shift:
+        return _ToCanvas(recipe.canvas, recipe.interpolation)
+    return training_transform(recipe)
+
+
+def training_transform(recipe: Recipe) -> Any:
     """A recipe's augmentation by timm, from an image to a tensor."""
     transform = create_transform(
         recipe.image_size,
@@ -231,8 +232,8 @@ def training_transform(recipe: Recipe, normalization: Normalization) -> Compose:
         color_jitter=recipe.color_jitter,
         auto_augment=recipe.rand_augment or None,
         interpolation=recipe.interpolation,
-        mean=normalization.mean,
-        std=normalization.std,
+        mean=recipe.mean,
+        std=recipe.std,
         re_prob=recipe.random_erasing,
         re_mode="pixel",
     )
@@ -240,7 +241,18 @@ def training_transform(recipe: Recipe, normalization: Normalization) -> Compose:
         for operation in getattr(step, "ops", ()):
             if operation.name.startswith("Posterize"):
                 operation.aug_fn = _posterize
-    return cast(Compose, transform)
+    return transform
+
+
+def evaluation_transform(recipe: Recipe) -> Any:
+    """The view of an image that the benchmark shows, as a tensor."""
+    return create_transform(
+        recipe.image_size,
+        interpolation=recipe.interpolation,
+        mean=recipe.mean,
+        std=recipe.std,
+        crop_pct=recipe.crop_pct,
+    )
 
 
 def _posterize(image: Image.Image, bits: int, **options: Any) -> Image.Image:
@@ -258,12 +270,41 @@ def _seed_transforms(seed: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002 - what timm reads
 
 
+class PixelBatches:
+    """This process's share of a `PixelSet`, the centers of its images in order, to evaluate on."""
+
+    def __init__(self, data: PixelSet, recipe: Recipe, size: int, processes: Processes) -> None:
+        self.data = data
+        self.recipe = recipe
+        self.size = size  # of a batch
+        self.processes = processes
+
+    def __iter__(self) -> Iterator[Batch]:
+        recipe, canvas = self.recipe, self.data.images.shape[-1]
+        mine = range(self.processes.rank, len(self.data), self.processes.count)
+        for start in range(0, len(mine), self.size):
+            chosen = list(mine[start : start + self.size])
+            windows = Windows.centered(len(chosen), canvas, recipe.image_size)
+            pixels = windows.cut(self.data.images[chosen])
+            yield normalize(pixels, recipe.mean, recipe.std), self.data.labels[chosen]
+
+
+def loader_batches(
+    data: Images, recipe: Recipe, processes: Processes, *, size: int, workers: int = 0
+) -> Iterable[Batch]:
+    """The same of a data set that worker processes read."""
+    mine = range(processes.rank, len(data), processes.count)
+    views = Transformed(data, evaluation_transform(recipe))
+    loader: Iterable[Batch] = DataLoader(Subset(views, mine), batch_size=size, num_workers=workers)
+    return loader
+
+
 def share_of_batch(recipe: Recipe, processes: Processes) -> int:
     """Images per backward pass of one process."""
     if not (recipe.image_size and recipe.interpolation and recipe.mean and recipe.std):
         raise AftModelsError(
             f"recipe {recipe.name} leaves the images to the model: fill it with "
-            "recipe.for_input(ModelInput.of(model)) first"
+            "recipe.for_input(Preprocessing.of(model)) first"
         )
     parts = processes.count * recipe.accumulate
     if recipe.batch_size % parts:
@@ -282,10 +323,3 @@ def count_updates(images: int, batch_size: int) -> int:
             f"of at most {images}"
         )
     return images // batch_size
-
-
-def mixed_seed(*parts: int) -> int:
-    """One seed from several numbers, far apart for neighbors (numpy's SeedSequence)."""
-    return (
-        int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]) >> 1
-    )  # torch seeds are signed

@@ -1,4 +1,4 @@
-"""What a run computes on: it changes speed and rounding, not the recipe."""
+"""What a run computes on: devices and processes change speed and rounding, not the recipe."""
 
 from __future__ import annotations
 
@@ -7,14 +7,54 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from aft_models.errors import AftModelsError
-from aft_models.training.processes import Processes
 
 CPU = torch.device("cpu")
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which of how many processes this is; every sum is over all of them."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and reports."""
+        return self.rank == 0
+
+    def total(self, value: Tensor) -> Tensor:
+        """Adds a tensor up over the processes, in place."""
+        if self.count > 1:
+            distributed.all_reduce(value)
+        return value
+
+    def share_buffers(self, module: nn.Module) -> None:
+        """Gives every process the buffers of the main process, which are those it writes to files.
+
+        Parameters are the same everywhere; on CPUs the batch norm of each process has counted the
+        statistics of its own images since the last forward pass began.
+        """
+        if self.count > 1:
+            for buffer in module.buffers():
+                distributed.broadcast(buffer, 0)
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each process has, in the order of ranks."""
+        values: list[Any] = [value] * self.count
+        if self.count > 1:
+            distributed.all_gather_object(values, value)
+        return values
+
+    def wait(self) -> None:
+        """Returns when every process has come here."""
+        if self.count > 1:
+            distributed.barrier()
 
 
 @dataclass(frozen=True)
@@ -65,7 +105,8 @@ class DeviceConfig:
         return torch.autocast(self.device.type, PRECISIONS[self.precision])
 
     def move(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Brings a batch here."""
-        layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        images = images.to(self.device, non_blocking=True, memory_format=layout)
+        """Brings a batch here; images are (B, C, H, W), or (views, B, C, H, W)."""
+        images = images.to(self.device, non_blocking=True)
+        if self.channels_last and images.ndim == 4:
+            images = images.contiguous(memory_format=torch.channels_last)
         return images, labels.to(self.device, non_blocking=True)

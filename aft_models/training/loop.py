@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -17,13 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
-from aft_models.training.data import Batch, Batches, mixed_seed
-from aft_models.training.device import DeviceConfig
-from aft_models.training.logbook import Row, draw_curves, write_log
-from aft_models.training.meter import Meter, Progress
-from aft_models.training.mixing import Mixing
+from aft_models.training.augment import Mixing, mixed_seed
+from aft_models.training.data import Batch, Batches
+from aft_models.training.device import DeviceConfig, Processes
 from aft_models.training.optimizer import make_optimizer, make_scheduler
-from aft_models.training.processes import Processes
+from aft_models.training.progress import Meter, Progress, Row, draw_curves, write_log
+from aft_models.training.steady import SteadyLoss
 
 
 class DivergedError(AftModelsError):
@@ -44,7 +44,7 @@ Evaluate = Callable[[nn.Module, int], Mapping[str, float]]
 epochs; returns the same scores (fractions) everywhere. `accuracy` decides which epoch is best."""
 
 Log = Callable[[int, Mapping[str, float]], None]
-"""Called by the leading process after each epoch with the number of finished epochs and the rest of
+"""Called by the main process after each epoch with the number of finished epochs and the rest of
 its row: TensorBoard's `add_scalar` in a loop, or whatever else keeps numbers."""
 
 
@@ -107,14 +107,22 @@ class _Run:
         self.recipe, self.identity, self.folder = recipe, identity, folder
         self.machine, self.processes, self.batches = machine, processes, batches
         self.model = machine.place(model, processes)
-        if recipe.norm_momentum:
-            _set_norm_momentum(self.model, recipe.norm_momentum)
+        self.norms = [
+            module
+            for module in self.model.modules()
+            if isinstance(module, _BatchNorm) and module.track_running_stats
+        ]
+        if not recipe.learns:
+            self._reset_statistics()
+        elif recipe.norm_momentum:
+            for norm in self.norms:
+                norm.momentum = recipe.norm_momentum
         self.optimizer = make_optimizer(self.model, recipe)
         self.scheduler = make_scheduler(self.optimizer, recipe, batches.updates)
         self.scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
         self.ema = (
             ModelEmaV3(self.model, decay=recipe.ema_decay, use_warmup=True)
-            if (recipe.ema_decay)
+            if recipe.ema_decay
             else None
         )
         self.forward = machine.wrap(self.model, processes)
@@ -123,7 +131,11 @@ class _Run:
             if recipe.mixup or recipe.cutmix
             else None
         )
-        self.loss = nn.CrossEntropyLoss(
+        self.teacher = (
+            copy.deepcopy(self.model).eval().requires_grad_(False) if recipe.teacher else None
+        )
+        self.steady = SteadyLoss(recipe, self.model, self.teacher) if recipe.shift else None
+        self.cross_entropy = nn.CrossEntropyLoss(
             label_smoothing=0.0 if self.mixing else recipe.label_smoothing
         )
         self.epoch = 0
@@ -138,18 +150,24 @@ class _Run:
 
     def train_epoch(self, report: Callable[[Progress], None] | None) -> Row:
         """Runs one epoch and returns its row of the log."""
-        self.model.train()
+        self._set_training_mode()
         stream = self.batches.epoch(self.epoch)
         updates = self.batches.updates
         meter = Meter(
             self.epoch, self.recipe.epochs, updates, self.recipe.batch_size, self.processes
         )
         for update in range(updates):
-            progress = meter.add(self._update(stream, self.epoch * updates + update))
+            step = self._update if self.recipe.learns else self._measure
+            progress = meter.add(step(stream, self.epoch * updates + update))
             if progress is not None:
                 self._require_finite(progress.loss)
                 if report is not None:
                     report(progress)
+        if not self.recipe.learns:
+            for norm in self.norms:  # on CPUs each process has measured its own images
+                for statistic in (norm.running_mean, norm.running_var):
+                    assert statistic is not None
+                    self.processes.total(statistic).div_(self.processes.count)
         self._require_finite(float(sum(p.detach().sum() for p in self.model.parameters())))
         self.epoch += 1
         return meter.row() | {"lr": self.optimizer.param_groups[0]["lr"]}
@@ -163,11 +181,39 @@ class _Run:
                 "Train again with a lower lr or with clip_grad=1"
             )
 
+    def _reset_statistics(self) -> None:
+        if not self.norms:
+            raise AftModelsError(
+                f"recipe {self.recipe.name} measures the statistics of batch norms, and "
+                f"{self.identity.model} has none: use a recipe that learns, such as finetune"
+            )
+        for norm in self.norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a mean over all batches, not a moving average
+
+    def _set_training_mode(self) -> None:
+        self.model.train(self.recipe.learns)
+        for norm in self.norms:
+            norm.train()
+
+    @torch.no_grad()
+    def _measure(self, stream: Iterator[Batch], index: int) -> Tensor:
+        """Statistics of batch norms for the images of one update; returns their mean loss."""
+        total = torch.zeros(1, device=self.machine.device)
+        for _ in range(self.recipe.accumulate):
+            images, labels = self.machine.move(*next(stream))
+            with self.machine.autocast():
+                # Not through DistributedDataParallel, which would overwrite the statistics.
+                logits = _require_logits(self.model(images))
+                if not self.recipe.unlabeled:
+                    total += self.cross_entropy(logits, labels) / self.recipe.accumulate
+        return total
+
     def _update(self, stream: Iterator[Batch], index: int) -> Tensor:
-        """One step of the optimizer; returns its mean loss."""
+        """One step of the optimizer; returns its mean loss and, if any, its consistency term."""
         recipe = self.recipe
         self.scheduler.step_update(index)
-        total = torch.zeros((), device=self.machine.device)
+        total = torch.zeros(1 if self.steady is None else 2, device=self.machine.device)
         for step in range(recipe.accumulate):
             images, labels = self.machine.move(*next(stream))
             if self.mixing is not None:
@@ -175,10 +221,10 @@ class _Run:
             last = step == recipe.accumulate - 1
             with nullcontext() if last else self._unsynchronized():
                 with self.machine.autocast():
-                    logits = _require_logits(self.forward(images))
-                    loss = self.loss(logits, labels) / recipe.accumulate
-                self.scaler.scale(loss).backward()
-            total += loss.detach()
+                    losses = self._losses(images, labels) / recipe.accumulate
+                loss: Any = self.scaler.scale(losses[0])
+                loss.backward()
+            total += losses.detach()
         if recipe.clip_grad:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_grad)
@@ -188,6 +234,15 @@ class _Run:
         if self.ema is not None:
             self.ema.update(self.model, step=index)
         return total
+
+    def _losses(self, images: Tensor, labels: Tensor) -> Tensor:
+        def forward(batch: Tensor) -> Tensor:
+            return _require_logits(self.forward(batch))
+
+        if self.steady is not None:
+            return torch.stack(self.steady(forward, images, labels))
+        loss: Tensor = self.cross_entropy(forward(images), labels)
+        return loss[None]
 
     def _unsynchronized(self) -> Any:
         """Gradients of all but the last accumulated step need no exchange."""
@@ -202,7 +257,7 @@ class _Run:
         better = accuracy is not None and (self.best is None or accuracy > self.best)
         if better:
             self.best = accuracy
-        states = self._gathered_random_states()
+        states = self.processes.gather(checkpoint.random_state())
         if self.processes.is_main:
             content = self._content(states)
             checkpoint.save(self.folder / checkpoint.LAST, content)
@@ -210,14 +265,6 @@ class _Run:
                 checkpoint.save(self.folder / checkpoint.BEST, content)
             write_log(self.folder / "log.csv", self.rows)
         self.processes.wait()
-
-    def _gathered_random_states(self) -> list[Any]:
-        state = checkpoint.random_state()
-        if self.processes.count == 1:
-            return [state]
-        states: list[Any] = [None] * self.processes.count
-        torch.distributed.all_gather_object(states, state)
-        return states
 
     def _content(self, random_states: list[Any]) -> dict[str, Any]:
         return {
@@ -228,6 +275,7 @@ class _Run:
             "rows": self.rows,
             "model": self.model.state_dict(),
             "model_ema": None if self.ema is None else self.ema.module.state_dict(),
+            "teacher": None if self.teacher is None else self.teacher.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -240,6 +288,8 @@ class _Run:
         self.model.load_state_dict(content["model"])
         if self.ema is not None:
             self.ema.module.load_state_dict(content["model_ema"])
+        if self.teacher is not None:
+            self.teacher.load_state_dict(content["teacher"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.scheduler.load_state_dict(content["scheduler"])
         self.scaler.load_state_dict(content["scaler"])
@@ -247,12 +297,6 @@ class _Run:
         states = content["random"]
         if len(states) == self.processes.count:
             checkpoint.restore_random_state(states[self.processes.rank])
-
-
-def _set_norm_momentum(model: nn.Module, momentum: float) -> None:
-    for module in model.modules():
-        if isinstance(module, _BatchNorm):
-            module.momentum = momentum
 
 
 def _require_logits(answer: Any) -> Tensor:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, get_args, get_origin, get_type_hints
 
-from torch import nn
-
 from aft_models.errors import AftModelsError, unknown
+from aft_models.preprocessing import CROP_PCT, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from aft_models.presets import PRESETS
 
 PIPELINES = ("memory", "loader")
@@ -23,27 +22,6 @@ EXPECTED = {  # in words, per kind of field
     tuple[int, ...]: "whole numbers, as in 16,24,32",
 }
 IDENTITY = ("name", "summary", "adjustments")  # what a recipe is called, not what it does
-
-
-@dataclass(frozen=True)
-class ModelInput:
-    """What a model, or its trained weights, expect of an image."""
-
-    size: int = 224  # height and width in pixels
-    interpolation: str = "bicubic"
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # per channel, of pixels in [0, 1]
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
-
-    @classmethod
-    def of(cls, model: nn.Module) -> ModelInput:
-        """As timm keeps it with a model; ImageNet's usual values for any other."""
-        known = getattr(model, "default_cfg", None) or {}
-        return cls(
-            size=known.get("input_size", (cls.size,))[-1],
-            interpolation=known.get("interpolation", cls.interpolation),
-            mean=tuple(known.get("mean", cls.mean)),
-            std=tuple(known.get("std", cls.std)),
-        )
 
 
 @dataclass(frozen=True)
@@ -64,7 +42,9 @@ class Recipe:
     summary: str
     epochs: int
     batch_size: int  # images per update, over all processes and accumulated steps
-    lr: float  # peak learning rate for updates of `lr_batch_size` images; 0 learns no weights
+    # Peak learning rate for updates of `lr_batch_size` images. 0 learns nothing: the statistics of
+    # batch norms are measured anew, on the views that the benchmark shows, without dropout.
+    lr: float
     lr_batch_size: int
     optimizer: str = "adamw"  # any name that timm.optim knows
     betas: tuple[float, float] = (0.9, 0.999)
@@ -82,14 +62,24 @@ class Recipe:
     image_size: int = 224  # 0 is the model's own
     sizes: tuple[int, ...] = ()  # sides of the images in successive equal parts of the epochs
     interpolation: str = "bicubic"  # nothing is the model's own
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # of pixels in [0, 1]; () is the model's own
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)  # likewise
+    mean: tuple[float, ...] = IMAGENET_MEAN  # of pixels in [0, 1]; () is the model's own
+    std: tuple[float, ...] = IMAGENET_STD  # likewise
     pipeline: str = "loader"  # loader: timm's transforms in workers; memory: batched, on pixels
     flip: float = 0.5  # probability of a mirror image
-    canvas: int = 0  # memory pipeline: side that random windows are cut from; 0 is `image_size`
-    zoom: tuple[float, float] = (1.0, 1.0)  # memory pipeline: window side over `image_size`
+    # Side of the resized images that random windows are cut from, in the memory pipeline and with
+    # `shift`. 0 is `image_size`; with `shift` the benchmark's own resize, 256 / 224 of it.
+    canvas: int = 0
+    zoom: tuple[float, float] = (1.0, 1.0)  # likewise: window side over `image_size`
     settle: float = 0.0  # last part of the epochs, without `zoom` and `sizes`: as the model is used
-    # The loader pipeline: timm's parts.
+    # Two windows of each photograph, and a term that holds their predictions together.
+    shift: int = 0  # how far the second lies from the first at most, in pixels; 0 is one window
+    consistency: float = 0.0  # weight of the symmetric KL divergence between the two predictions
+    worst_of: int = 1  # the second window is the one of largest loss among so many
+    # k: a frozen copy of the start, averaged over k x k windows, is what `consistency` compares
+    # both predictions with; 0 compares them with each other.
+    teacher: int = 0
+    unlabeled: bool = False  # no cross entropy: the teacher alone, or an lr of 0
+    # The loader pipeline without `shift`: timm's parts.
     crop_scale: tuple[float, float] = (0.08, 1.0)  # area of a random resized crop
     rand_augment: str = ""
     color_jitter: float = 0.0
@@ -101,64 +91,96 @@ class Recipe:
     adjustments: tuple[Adjustment, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "lr_batch_size", "accumulate"):
-            _require(getattr(self, name) >= 1, self, name, "at least 1")
-        _require(self.image_size >= 0, self, "image_size", "at least 0")
-        for name in ("mean", "std"):
-            _require(len(getattr(self, name)) in (0, 3), self, name, "three numbers, or ()")
-        _require(self.lr >= 0, self, "lr", "at least 0")
-        _require(self.repeated_augmentation >= 1, self, "repeated_augmentation", "at least 1")
-        _require(
-            self.canvas == 0 or self.canvas >= self.image_size,
-            self,
-            "canvas",
-            "0 or at least `image_size`",
-        )
-        _require(0 < self.zoom[0] <= self.zoom[1], self, "zoom", "two factors, the smaller first")
-        _require(
-            self.zoom == (1.0, 1.0)
-            or (self.pipeline == "memory" and self.windows[1] <= (self.canvas or self.image_size)),
-            self,
-            "zoom",
-            "1,1, or for the memory pipeline at most `canvas` / `image_size`",
-        )
-        _require(
-            self.settle == 0 or (self.pipeline == "memory" and 0 < self.settle <= 1),
-            self,
-            "settle",
-            "0, or for the memory pipeline a fraction of the epochs",
-        )
-        _require(0 <= self.warmup_epochs < self.epochs, self, "warmup_epochs", "from 0 to `epochs`")
-        for name in (
-            "weight_decay",
-            "clip_grad",
-            "min_lr",
-            "warmup_lr",
-            "mixup",
-            "cutmix",
-        ):
-            _require(getattr(self, name) >= 0, self, name, "at least 0")
+        windowed = self.pipeline == "memory" or self.shift > 0
+        canvas = self.canvas or self.image_size
+        checks: list[tuple[bool, str, str]] = [
+            *self._bounds(1, None, "epochs", "batch_size", "lr_batch_size", "accumulate"),
+            *self._bounds(1, None, "repeated_augmentation", "worst_of"),
+            *self._bounds(0, None, "image_size", "lr", "weight_decay", "clip_grad", "min_lr"),
+            *self._bounds(0, None, "warmup_lr", "mixup", "cutmix"),
+            *self._bounds(0, None, "shift", "consistency", "teacher"),
+            *self._bounds(0, 1, "flip", "random_erasing", "mixup_switch"),
+        ]
         for name in ("drop_path", "label_smoothing", "ema_decay", "norm_momentum"):
-            _require(0 <= getattr(self, name) < 1, self, name, "from 0 to below 1")
-        for name in ("flip", "random_erasing", "mixup_switch"):
-            _require(0 <= getattr(self, name) <= 1, self, name, "a probability")
-        _require(
-            self.interpolation in ("", *INTERPOLATIONS),
-            self,
-            "interpolation",
-            f"one of {', '.join(INTERPOLATIONS)}",
-        )
-        _require(self.pipeline in PIPELINES, self, "pipeline", f"one of {', '.join(PIPELINES)}")
-        _require(all(size >= 1 for size in self.sizes), self, "sizes", "at least 1")
-        _require(
-            not self.sizes or self.pipeline == "memory", self, "sizes", "empty with the loader"
-        )
-        _require(
-            self.batch_size % self.accumulate == 0, self, "accumulate", "a divisor of `batch_size`"
-        )
+            checks.append((0 <= getattr(self, name) < 1, name, "from 0 to below 1"))
+        for name in ("mean", "std"):
+            checks.append((len(getattr(self, name)) in (0, 3), name, "three numbers, or ()"))
+        checks += [
+            (canvas >= self.image_size, "canvas", "0 or at least `image_size`"),
+            (0 < self.zoom[0] <= self.zoom[1], "zoom", "two factors, the smaller first"),
+            (
+                self.zoom == (1.0, 1.0)
+                or self.shift > 0
+                or (windowed and self.windows[1] <= canvas),
+                "zoom",
+                "1,1, or for windows cut from a canvas at most `canvas` / `image_size`",
+            ),
+            (
+                self.settle == 0 or (windowed and 0 < self.settle <= 1),
+                "settle",
+                "0, or for windows cut from a canvas a fraction of the epochs",
+            ),
+            (0 <= self.warmup_epochs < self.epochs, "warmup_epochs", "from 0 to `epochs`"),
+            (
+                self.interpolation in ("", *INTERPOLATIONS),
+                "interpolation",
+                f"one of {', '.join(INTERPOLATIONS)}",
+            ),
+            (self.pipeline in PIPELINES, "pipeline", f"one of {', '.join(PIPELINES)}"),
+            (all(size >= 1 for size in self.sizes), "sizes", "at least 1"),
+            (not self.sizes or windowed, "sizes", "empty with the loader"),
+            (self.batch_size % self.accumulate == 0, "accumulate", "a divisor of `batch_size`"),
+            (self.learns or not self.ema_decay, "ema_decay", "0 where lr is 0"),
+        ]
         if self.mixup or self.cutmix:
             share = self.batch_size // self.accumulate
-            _require(share % 2 == 0, self, "batch_size", "even shares: mixup pairs images")
+            checks.append((share % 2 == 0, "batch_size", "even shares: mixup pairs images"))
+        for good, name, expected in [*self._steady_checks(), *checks]:
+            if not good:
+                raise AftModelsError(
+                    f"recipe {self.name}: {name} must be {expected}, got {getattr(self, name)!r}"
+                )
+
+    def _bounds(
+        self, low: float, high: float | None, *names: str
+    ) -> Iterator[tuple[bool, str, str]]:
+        expected = f"at least {low}" if high is None else "a probability"
+        for name in names:
+            value = getattr(self, name)
+            yield low <= value and (high is None or value <= high), name, expected
+
+    def _steady_checks(self) -> Iterator[tuple[bool, str, str]]:
+        """Of the fields of two windows per photograph."""
+        if not self.shift:
+            for name in ("consistency", "teacher"):
+                yield not getattr(self, name), name, "0 where shift is 0"
+            yield not (self.unlabeled and self.learns), "unlabeled", "false where shift is 0"
+            yield self.worst_of == 1, "worst_of", "1 where shift is 0"
+            return
+        for name in ("mixup", "cutmix", "rand_augment", "color_jitter", "random_erasing"):
+            yield not getattr(self, name), name, "off with `shift`, which takes plain windows"
+        yield self.learns, "lr", "above 0 with `shift`"
+        yield not self.teacher or self.consistency > 0, "consistency", "above 0 with a teacher"
+        yield not self.unlabeled or self.teacher > 0, "teacher", "at least 1 without labels"
+        if self.image_size and self.canvas:
+            room = self.canvas - max(self.windows[1], self.image_size)
+            yield (
+                room >= self.shift,
+                "canvas",
+                f"`shift` {self.shift} px or more larger than the windows of {self.canvas - room}",
+            )
+
+    @property
+    def learns(self) -> bool:
+        """Whether weights change; else only the statistics of batch norms do."""
+        return self.lr > 0
+
+    @property
+    def crop_pct(self) -> float:
+        """The part of a resized image that a view shows."""
+        if self.canvas:
+            return self.image_size / self.canvas
+        return CROP_PCT if self.pipeline == "loader" else 1.0
 
     @property
     def windows(self) -> tuple[int, int]:
@@ -193,14 +215,19 @@ class Recipe:
         }
         return replace(self, **changes)
 
-    def for_input(self, model_input: ModelInput) -> Recipe:
+    def for_input(self, preprocessing: Preprocessing) -> Recipe:
         """The recipe with what it leaves to the model filled in."""
+        size = self.image_size or preprocessing.input_size
+        canvas = self.canvas
+        if self.shift and not canvas:
+            canvas = round(size / CROP_PCT)
         return replace(
             self,
-            image_size=self.image_size or model_input.size,
-            interpolation=self.interpolation or model_input.interpolation,
-            mean=self.mean or model_input.mean,
-            std=self.std or model_input.std,
+            image_size=size,
+            canvas=canvas,
+            interpolation=self.interpolation or preprocessing.interpolation,
+            mean=self.mean or preprocessing.mean,
+            std=self.std or preprocessing.std,
         )
 
     def settings(self) -> dict[str, Any]:
@@ -262,10 +289,3 @@ def _parse(name: str, text: str, kind: Any) -> Any:
             return tuple(entry(v) for v in values)
     expected = EXPECTED[kind]
     raise AftModelsError(f"{name} takes {expected}, got {text!r}")
-
-
-def _require(good: bool, recipe: Recipe, name: str, expected: str) -> None:
-    if not good:
-        raise AftModelsError(
-            f"recipe {recipe.name}: {name} must be {expected}, got {getattr(recipe, name)!r}"
-        )

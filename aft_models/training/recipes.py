@@ -69,12 +69,30 @@ RECIPES: dict[str, Recipe] = {
             lr_batch_size=64,
             warmup_epochs=0.0,
             min_lr=0.0,
+            image_size=0,
+            interpolation="",
+            mean=(),
+            std=(),
+        ),
+        Recipe(
+            name="steady",
+            summary="any trained model: two windows of each photograph get the same answer",
+            epochs=2,
+            batch_size=64,
+            lr=3e-4,
+            lr_batch_size=64,
+            warmup_epochs=0.1,
+            min_lr=1e-6,
+            clip_grad=1.0,
             norm_momentum=0.1,
             image_size=0,
             interpolation="",
             mean=(),
             std=(),
-            crop_scale=(0.7, 0.85),  # about what the benchmark's view shows: (224 / 256) ** 2
+            zoom=(0.92, 1.08),  # resized windows move by fractions of a pixel
+            settle=0.5,  # the last epoch moves by whole pixels
+            shift=6,
+            consistency=8.0,
         ),
         Recipe(
             name="cpu-cifar10",

@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from aft_models.training.processes import Processes
+from aft_models.training.device import Processes
 from shiftbench.errors import ShiftbenchError
 
 T = TypeVar("T")

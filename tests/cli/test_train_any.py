@@ -89,7 +89,7 @@ def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
     name, out = f"timm:{SMALL}+blurpool", tmp_path / "run"
     more = ("--checkpoint", str(tmp_path / "w.pth"), "--set", "image_size=32")
     _, err = train(name, photos, out, *more, capture=capsys)
-    assert "new, to be learnt: classifier.bias, classifier.weight" in err
+    assert "new, to be learned: classifier.bias, classifier.weight" in err
 
     (stem,) = list_weights(out / "export")
     card = weights_card(stem, out / "export")

@@ -5,20 +5,19 @@ import dataclasses
 import pytest
 import torch
 from PIL import Image
-from training_runs import NORMALISATION, RECIPE, scenes
+from training_runs import RECIPE, scenes
 
 from aft_models.errors import AftModelsError
-from aft_models.training.augment import Windows, center, resized
+from aft_models.preprocessing import normalize
+from aft_models.training.augment import Windows, mixed_seed, resized
 from aft_models.training.data import (
     LoaderBatches,
     MemoryBatches,
+    PixelBatches,
     PixelSet,
-    mixed_seed,
     training_transform,
 )
-from aft_models.training.device import DeviceConfig
-from aft_models.training.evaluate import PixelBatches, accuracy
-from aft_models.training.processes import Processes
+from aft_models.training.device import Processes
 
 
 def test_a_window_is_a_slice_and_a_mirrored_one_its_reflection() -> None:
@@ -41,7 +40,8 @@ def test_windows_reach_every_place_and_no_other() -> None:
 
 def test_the_center_is_where_the_benchmark_looks() -> None:
     images = torch.arange(37 * 37).reshape(1, 1, 37, 37)
-    assert torch.equal(center(images, 32), images[..., 2:34, 2:34])
+    view = Windows.centered(1, 37, 32).cut(images)
+    assert torch.equal(view, images[..., 2:34, 2:34])
 
 
 def test_resizing_to_the_same_size_changes_nothing_and_keeps_a_constant() -> None:
@@ -53,10 +53,10 @@ def test_resizing_to_the_same_size_changes_nothing_and_keeps_a_constant() -> Non
 @pytest.mark.parametrize(("count", "accumulate"), [(1, 4), (2, 1), (2, 2)])
 def test_shares_of_an_update_add_up_to_the_whole(count: int, accumulate: int) -> None:
     data = scenes(32)
-    whole = list(MemoryBatches(data, RECIPE, NORMALISATION).epoch(1))
+    whole = list(MemoryBatches(data, RECIPE).epoch(1))
     recipe = dataclasses.replace(RECIPE, accumulate=accumulate)
     shares = [
-        list(MemoryBatches(data, recipe, NORMALISATION, processes=Processes(rank, count)).epoch(1))
+        list(MemoryBatches(data, recipe, processes=Processes(rank, count)).epoch(1))
         for rank in range(count)
     ]
     steps = [shares[rank][step] for step in range(accumulate) for rank in range(count)]
@@ -65,7 +65,7 @@ def test_shares_of_an_update_add_up_to_the_whole(count: int, accumulate: int) ->
 
 
 def test_an_epoch_is_the_same_again_and_unlike_the_next() -> None:
-    batches = MemoryBatches(scenes(32), RECIPE, NORMALISATION)
+    batches = MemoryBatches(scenes(32), RECIPE)
     first, again, second = (next(batches.epoch(epoch))[0] for epoch in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
@@ -76,10 +76,10 @@ def test_windows_are_zoomed_until_the_epochs_that_settle() -> None:
         RECIPE, epochs=4, zoom=(0.5, 1.25), sizes=(8,), settle=0.5, flip=0.0, batch_size=1
     )
     data = scenes(16)
-    batches = MemoryBatches(data, recipe, NORMALISATION)
+    batches = MemoryBatches(data, recipe)
     assert {recipe.windows_at(epoch) for epoch in (0, 1)} == {(8, 20)}
     assert {images.shape[-1] for images, _ in batches.epoch(1)} == {8}
-    canvases = NORMALISATION(data.images)  # (16, 3, 20, 20)
+    canvases = normalize(data.images, recipe.mean, recipe.std)  # (16, 3, 20, 20)
     slices = canvases.unfold(2, 16, 1).unfold(3, 16, 1)  # (16, 3, 5, 5, 16, 16)
     for images, _ in batches.epoch(2):  # pixels of the set, not resized
         same = (slices == images[:, :, None, None]).all(5).all(4).all(1)
@@ -88,15 +88,15 @@ def test_windows_are_zoomed_until_the_epochs_that_settle() -> None:
 
 def test_sizes_change_with_the_epochs() -> None:
     recipe = dataclasses.replace(RECIPE, sizes=(8, 12, 16))
-    batches = MemoryBatches(scenes(32), recipe, NORMALISATION)
+    batches = MemoryBatches(scenes(32), recipe)
     assert [next(batches.epoch(epoch))[0].shape[-1] for epoch in range(3)] == [8, 12, 16]
 
 
 def test_a_batch_that_does_not_fit_is_a_clear_error() -> None:
     with pytest.raises(AftModelsError, match="8 training images do not fill one batch of 16"):
-        MemoryBatches(scenes(8), RECIPE, NORMALISATION)
+        MemoryBatches(scenes(8), RECIPE)
     with pytest.raises(AftModelsError, match="16 does not divide into 3 processes"):
-        MemoryBatches(scenes(32), RECIPE, NORMALISATION, processes=Processes(0, 3))
+        MemoryBatches(scenes(32), RECIPE, processes=Processes(0, 3))
 
 
 class Pictures:
@@ -124,14 +124,14 @@ def test_the_loader_repeats_augmented_views_and_repeats_itself() -> None:
         random_erasing=0.25,
         repeated_augmentation=3,
     )
-    batches = LoaderBatches(Pictures(), recipe, NORMALISATION, seed=5)
+    batches = LoaderBatches(Pictures(), recipe, seed=5)
     epoch = list(batches.epoch(0))
     assert [images.shape for images, _ in epoch] == [(12, 3, 16, 16)] * 2
     labels = torch.cat([labels for _, labels in epoch])
     assert labels.unique(return_counts=True)[1].tolist() == [3] * 8
     again = torch.cat([labels for _, labels in batches.epoch(0)])
     assert torch.equal(labels, again)
-    other = LoaderBatches(Pictures(), recipe, NORMALISATION, seed=6)
+    other = LoaderBatches(Pictures(), recipe, seed=6)
     assert not torch.equal(torch.cat([labels for _, labels in other.epoch(0)]), labels)
 
 
@@ -140,7 +140,7 @@ def test_an_epoch_of_the_loader_is_augmented_the_same_again(workers: int) -> Non
     recipe = dataclasses.replace(
         RECIPE, pipeline="loader", batch_size=12, rand_augment="rand-m9-mstd0.5-inc1"
     )
-    batches = LoaderBatches(Pictures(), recipe, NORMALISATION, seed=5, workers=workers)
+    batches = LoaderBatches(Pictures(), recipe, seed=5, workers=workers)
     images, again, other = (
         torch.cat([images for images, _ in batches.epoch(epoch)]) for epoch in (0, 0, 1)
     )
@@ -151,7 +151,7 @@ def test_an_epoch_of_the_loader_is_augmented_the_same_again(workers: int) -> Non
 @pytest.mark.parametrize("rand_augment", ["rand-m10-inc1", "rand-m0"])
 def test_posterizing_keeps_a_bit_at_the_end_of_its_scale(rand_augment: str) -> None:
     recipe = dataclasses.replace(RECIPE, rand_augment=rand_augment)
-    transform = training_transform(recipe, NORMALISATION)
+    transform = training_transform(recipe)
     operations = [op for step in transform.transforms for op in getattr(step, "ops", ())]
     (operation,) = (op for op in operations if op.name.startswith("Posterize"))
     operation.prob = 1.0
@@ -159,19 +159,11 @@ def test_posterizing_keeps_a_bit_at_the_end_of_its_scale(rand_augment: str) -> N
     assert sorted(count for count, _ in shades.getcolors()) == [128 * 256, 128 * 256]
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_accuracy_counts_every_image_once(count: int) -> None:
-    data = PixelSet.load(Pictures(), 4)
-    shares = [PixelBatches(data, NORMALISATION, 5, Processes(rank, count)) for rank in range(count)]
+def test_the_shares_of_an_evaluation_have_every_image_once() -> None:
+    data = PixelSet.load(Pictures(), 16)
+    shares = [PixelBatches(data, RECIPE, 5, Processes(rank, 3)) for rank in range(3)]
     seen = torch.cat([labels for share in shares for _, labels in share])
     assert sorted(seen.tolist()) == list(range(24))
-
-    class Always(torch.nn.Module):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.one_hot(torch.full((len(images),), 7), 24).float()
-
-    everything = PixelBatches(data, NORMALISATION, 5, Processes())
-    assert accuracy(Always(), everything, DeviceConfig(), Processes()) == 1 / 24
 
 
 def test_neighboring_seeds_are_far_apart() -> None:

@@ -8,11 +8,11 @@ import torch
 from training_runs import DATA, RECIPE, scenes
 
 import aft_models
+from aft_models.classifier import load_backbone
 from aft_models.errors import AftModelsError
 from aft_models.training.checkpoint import Identity
-from aft_models.training.data import MemoryBatches, Normalization
-from aft_models.training.export import Source, export
-from aft_models.training.finetune import load_backbone
+from aft_models.training.data import MemoryBatches
+from aft_models.training.export import export
 from aft_models.training.loop import train
 from aft_models.weights import load_weights, weights_card
 
@@ -55,7 +55,7 @@ def test_an_export_reloads_with_the_same_logits_and_says_how_it_was_made(tmp_pat
     identity = Identity(NAME, RECIPE, seed=3, classes=12, data=DATA)
     outcome = train(
         build(12),
-        MemoryBatches(scenes(16), RECIPE, Normalization(RECIPE.mean, RECIPE.std), seed=3),
+        MemoryBatches(scenes(16), RECIPE, seed=3),
         identity=identity,
         folder=tmp_path / "run",
         evaluate=lambda model, epoch: {"accuracy": 0.25},
@@ -64,7 +64,8 @@ def test_an_export_reloads_with_the_same_logits_and_says_how_it_was_made(tmp_pat
         outcome,
         tmp_path / "export",
         identity=identity,
-        source=Source("scenes", "16 scenes", [str(i) for i in range(12)]),
+        tag="scenes",
+        class_names=[str(i) for i in range(12)],
         images={"accuracy": 16},
     )
     images = torch.randn(4, 3, 16, 16)

@@ -9,17 +9,23 @@ import pytest
 import timm
 import torch
 from torch import Tensor, nn
-from training_runs import DATA, NORMALISATION, RECIPE, TinyNet, run, scenes
+from training_runs import DATA, RECIPE, TinyNet, run, scenes
 
 from aft_models import AftModelsError
-from aft_models.classifier import replace_classifier
-from aft_models.training.augment import center
+from aft_models.classifier import load_backbone, replace_classifier
+from aft_models.preprocessing import Preprocessing, normalize
+from aft_models.training.augment import Windows
 from aft_models.training.checkpoint import Identity
-from aft_models.training.data import LoaderBatches, Normalization
-from aft_models.training.export import Source, export
-from aft_models.training.finetune import load_backbone
+from aft_models.training.data import (
+    Batches,
+    LoaderBatches,
+    MemoryBatches,
+    PixelSet,
+    evaluation_transform,
+)
+from aft_models.training.export import export
 from aft_models.training.loop import Outcome, train
-from aft_models.training.recipe import ModelInput, override
+from aft_models.training.recipe import override
 from aft_models.training.recipes import get_recipe
 from aft_models.weights import list_weights, load_weights, weights_card
 from shiftbench.data import Scenes
@@ -37,7 +43,7 @@ def pretrained(classes: int = 20) -> nn.Module:
 def test_the_recipe_takes_from_the_model_what_it_does_not_say() -> None:
     model = pretrained()
     model.default_cfg.update(input_size=(3, 96, 96), mean=(0.1, 0.2, 0.3), interpolation="bilinear")
-    own = ModelInput.of(model)
+    own = Preprocessing.of(model)
     recipe = get_recipe("finetune").for_input(own)
     assert (recipe.image_size, recipe.mean, recipe.interpolation) == (
         96,
@@ -47,25 +53,24 @@ def test_the_recipe_takes_from_the_model_what_it_does_not_say() -> None:
     said = override(get_recipe("finetune"), ["image_size=64", "mean=0.5,0.5,0.5"]).for_input(own)
     assert (said.image_size, said.mean, said.std) == (64, (0.5, 0.5, 0.5), own.std)
     assert get_recipe("cpu-cifar10").for_input(own) == get_recipe("cpu-cifar10")
-    assert ModelInput.of(nn.Linear(1, 1)) == ModelInput()
+    assert Preprocessing.of(nn.Linear(1, 1)) == Preprocessing(224)
 
 
 def test_a_recipe_that_waits_for_a_model_is_not_trained_with() -> None:
     with pytest.raises(AftModelsError, match=r"finetune leaves the images to the model: fill it"):
-        LoaderBatches(Scenes("train", 96), get_recipe("finetune"), NORMALISATION)
+        LoaderBatches(Scenes("train", 96), get_recipe("finetune"))
 
 
 def finetune(folder: Path, name: str, model: nn.Module, *, seed: int = 0) -> tuple[Outcome, Path]:
     """Two epochs on a few scenes, and the export."""
     recipe = override(get_recipe("finetune"), ["image_size=32", "epochs=2", "batch_size=12"])
-    recipe = recipe.for_input(ModelInput.of(model))
+    recipe = recipe.for_input(Preprocessing.of(model))
     identity = Identity(name, recipe, seed, 12, data=DATA)
-    batches = LoaderBatches(
-        Scenes("train", 24), recipe, Normalization(recipe.mean, recipe.std), seed=seed
-    )
+    batches = LoaderBatches(Scenes("train", 24), recipe, seed=seed)
     outcome = train(model, batches, identity=identity, folder=folder / "run")
-    source = Source("birds", "24 images", [str(i) for i in range(12)])
-    return outcome, export(outcome, folder / "export", identity=identity, source=source)
+    names = [str(i) for i in range(12)]
+    folder = export(outcome, folder / "export", identity=identity, tag="birds", class_names=names)
+    return outcome, folder
 
 
 @pytest.mark.parametrize("name", [f"timm:{SMALL}+af", "nets/my.py:build,width=2+circular+aps"])
@@ -100,7 +105,7 @@ def test_weights_are_better_than_none(tmp_path: Path) -> None:
     trained = run(tmp_path / "trained", recipe).model
     few = override(get_recipe("finetune"), ["image_size=16", "epochs=2", "batch_size=16"])
     few = override(few, ["pipeline=memory", "canvas=20", "warmup_epochs=0"])
-    few = few.for_input(ModelInput())
+    few = few.for_input(Preprocessing(224))
     start = TinyNet()
     load_backbone(start, trained.state_dict(), size=16)
     losses = [
@@ -119,9 +124,9 @@ def test_a_few_updates_are_enough_for_the_statistics_of_batch_norms(tmp_path: Pa
         model = TinyNet()
         model.norm = nn.BatchNorm2d(16, momentum=0.01)
         model.norm.running_mean += 10  # of another network
-        told = override(recipe, [f"norm_momentum={momentum}"]).for_input(ModelInput())
+        told = override(recipe, [f"norm_momentum={momentum}"]).for_input(Preprocessing(224))
         run(tmp_path / momentum, told, model=model)
-        images = NORMALISATION(center(scenes().images, 16))
+        images = normalize(Windows.centered(48, 20, 16).cut(scenes().images), told.mean, told.std)
         true = model.stem(images).mean((0, 2, 3)).detach()
         return float((model.norm.running_mean - true).abs().mean())
 
@@ -129,17 +134,46 @@ def test_a_few_updates_are_enough_for_the_statistics_of_batch_norms(tmp_path: Pa
     assert distance("0") > 7  # the model's own
 
 
-def test_recalibration_changes_statistics_and_nothing_else(tmp_path: Path) -> None:
-    recipe = override(get_recipe("recalibrate"), ["image_size=16", "batch_size=12"])
-    recipe = recipe.for_input(ModelInput())
-    model = TinyNet()
+@pytest.mark.parametrize("pipeline", ["loader", "memory"])
+def test_recalibration_is_the_mean_over_batches_of_the_views_that_are_measured(
+    tmp_path: Path, pipeline: str
+) -> None:
+    """A slow reference: the mean and variance of every batch, averaged, without dropout."""
+    changes = ["image_size=16", "batch_size=12", f"pipeline={pipeline}", "canvas=20"]
+    recipe = override(get_recipe("recalibrate"), changes).for_input(Preprocessing(16))
+    torch.manual_seed(0)
+    model = Dropping()
+    model.norm.running_mean += 10  # of the network before a remedy
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    normalize = Normalization(recipe.mean, recipe.std)
-    run(
-        tmp_path, recipe, model=model, batches=LoaderBatches(Scenes("train", 24), recipe, normalize)
+    data = Scenes("train", 24)
+    batches: Batches = (
+        LoaderBatches(data, recipe)
+        if pipeline == "loader"
+        else MemoryBatches(PixelSet.load(data, 20, recipe.interpolation), recipe)
     )
+    run(tmp_path, recipe, model=model, batches=batches)
     changed = {name for name, value in model.state_dict().items() if not value.equal(before[name])}
     assert changed == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+
+    views = torch.stack([evaluation_transform(recipe)(image) for image, _ in data])
+    shown = [images for images, _ in batches.epoch(0)]
+    assert len(shown) == 2
+    if pipeline == "loader":  # each of them once, as the benchmark shows it
+        assert sorted(views.flatten(1).sum(1).tolist()) == pytest.approx(
+            sorted(torch.cat(shown).flatten(1).sum(1).tolist())
+        )
+    maps = [model.stem(images).detach() for images in shown]
+    means = torch.stack([part.mean((0, 2, 3)) for part in maps]).mean(0)
+    variances = torch.stack([part.var((0, 2, 3)) for part in maps]).mean(0)
+    torch.testing.assert_close(model.norm.running_mean, means)
+    torch.testing.assert_close(model.norm.running_var, variances)
+
+
+def test_recalibration_needs_batch_norms(tmp_path: Path) -> None:
+    recipe = override(get_recipe("recalibrate"), ["image_size=16", "pipeline=memory", "canvas=20"])
+    recipe = override(recipe, ["batch_size=12"]).for_input(Preprocessing(16))
+    with pytest.raises(AftModelsError, match="tiny has none: use a recipe that learns"):
+        run(tmp_path, recipe, model=TinyNet(batch_norm=False))
 
 
 @pytest.mark.parametrize(
@@ -154,6 +188,16 @@ def test_recalibration_changes_statistics_and_nothing_else(tmp_path: Path) -> No
 )
 def test_only_presets_lose_a_tag(name: str, architecture: str) -> None:
     assert Identity(name, RECIPE, 0, 12, data=DATA).architecture == architecture
+
+
+class Dropping(TinyNet):
+    """Dropout before the batch norm, where it would change what the norm measures."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits."""
+        features = self.norm(self.drop(self.stem(images)))
+        logits: Tensor = self.head(features.mean((2, 3)))
+        return logits
 
 
 class Shared(TinyNet):
@@ -176,7 +220,7 @@ class Twofold(TinyNet):
 def test_shared_layers_are_exported(tmp_path: Path) -> None:
     outcome = Outcome(Shared().eval(), [{"epoch": 1, "loss": 1.0}], None)
     identity = Identity("mine", RECIPE, 0, 12, data=DATA)
-    folder = export(outcome, tmp_path, identity=identity, source=Source("x", "x"))
+    folder = export(outcome, tmp_path, identity=identity, tag="x")
     again = load_weights("mine.x", folder, model=Shared())
     images = torch.randn(2, 3, 16, 16)
     assert torch.equal(again(images), outcome.model(images))

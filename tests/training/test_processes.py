@@ -11,23 +11,26 @@ import pytest
 import torch
 import training_runs
 from torch import Tensor, distributed, nn
-from training_runs import NORMALISATION, RECIPE, TinyNet, run, scenes
+from training_runs import RECIPE, TinyNet, run, scenes
 
 from aft_models.training import checkpoint
-from aft_models.training.evaluate import PixelBatches
-from aft_models.training.processes import Processes
+from aft_models.training.data import PixelBatches
+from aft_models.training.device import Processes
 
-SETTINGS = {  # folder -> whether there is batch norm, and how weights are averaged
-    "plain": (False, 0.0),
-    "normed": (True, 0.0),
-    "averaged": (True, 0.9),
+STEADY = {"shift": 2, "consistency": 4.0, "worst_of": 2, "teacher": 2}
+SETTINGS: dict[str, tuple[bool, dict[str, float]]] = {
+    # folder -> whether there is batch norm, and what differs from the usual recipe
+    "plain": (False, {"ema_decay": 0.0}),
+    "steady": (False, {"ema_decay": 0.0, **STEADY}),
+    "normed": (True, {"ema_decay": 0.0}),
+    "averaged": (True, {"ema_decay": 0.9}),
 }
 
 
 def mean_logit(model: nn.Module, processes: Processes) -> float:
     """Over the images of all processes: it moves with every digit of every weight."""
     total = torch.zeros(2, dtype=torch.float64)
-    for images, _ in PixelBatches(scenes().center(16), NORMALISATION, 8, processes):
+    for images, _ in PixelBatches(scenes(), RECIPE, 8, processes):
         logits: Tensor = model(images)[:, 0]
         total += torch.tensor([logits.double().sum(), len(logits)])
     summed, count = processes.total(total).tolist()
@@ -36,12 +39,15 @@ def mean_logit(model: nn.Module, processes: Processes) -> float:
 
 def train_share(folder: Path, name: str) -> None:
     """A run by as many processes as there are."""
-    batch_norm, ema_decay = SETTINGS[name]
+    batch_norm, changes = SETTINGS[name]
     torch.manual_seed(7)
-    processes = Processes.current()
+    joined = distributed.is_initialized()
+    processes = (
+        Processes(distributed.get_rank(), distributed.get_world_size()) if joined else Processes()
+    )
     run(
         folder,
-        dataclasses.replace(RECIPE, ema_decay=ema_decay),
+        dataclasses.replace(RECIPE, **changes),
         model=TinyNet(batch_norm=batch_norm),
         processes=processes,
         evaluate=lambda model, epoch: {"score": mean_logit(model, processes)},
@@ -72,10 +78,11 @@ def losses(folder: Path) -> list[float]:
         return [float(row["loss"]) for row in csv.DictReader(file)]
 
 
-def test_two_processes_equal_one(by_two: Path, tmp_path: Path) -> None:
-    train_share(tmp_path, "plain")  # CPUs do not share batch norm
+@pytest.mark.parametrize("name", ["plain", "steady"])  # CPUs do not share batch norm
+def test_two_processes_equal_one(by_two: Path, tmp_path: Path, name: str) -> None:
+    train_share(tmp_path, name)
     assert len(losses(tmp_path)) == RECIPE.epochs
-    assert losses(by_two / "plain") == pytest.approx(losses(tmp_path), rel=1e-4)
+    assert losses(by_two / name) == pytest.approx(losses(tmp_path), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -97,7 +97,7 @@ def test_an_override_changes_one_field_alone() -> None:
         ("pipeline=disk", "pipeline must be one of memory, loader"),
         ("accumulate=3", "accumulate must be a divisor"),
         ("flip=2", "flip must be a probability"),
-        ("settle=2", "settle must be 0, or for the memory pipeline a fraction of the epochs"),
+        ("settle=2", "settle must be 0, or for windows cut from a canvas a fraction"),
         ("interpolation=cubic", "interpolation must be one of nearest, bilinear, bicubic"),
         ("mean=0.5,0.5", r"mean must be three numbers, or \(\), got \(0.5, 0.5\)"),
         ("decay_temperatures=1", "decay_temperatures takes true or false, got '1'"),

@@ -15,7 +15,7 @@ import pytest
 import torch
 import training_runs
 from torch import nn
-from training_runs import NORMALISATION, RECIPE, TinyNet, run
+from training_runs import RECIPE, TinyNet, run
 
 from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
@@ -110,7 +110,7 @@ def test_a_seed_fixes_augmentation_and_mixup_too(tmp_path: Path, workers: int) -
         model = TinyNet()
         np.random.seed(entropy)  # noqa: NPY002 - a new process starts anywhere
         random.seed(entropy)
-        batches = LoaderBatches(Scenes("train", 32), recipe, NORMALISATION, workers=workers)
+        batches = LoaderBatches(Scenes("train", 32), recipe, workers=workers)
         run(tmp_path / name, recipe, model=model, batches=batches, evaluate=evaluate)
         return model.state_dict()
 

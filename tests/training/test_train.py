@@ -1,0 +1,127 @@
+"""`shiftbench.train` from Python, and the starts that its recipes refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import shiftbench
+from shiftbench.errors import ShiftbenchError
+from shiftbench.models import load_model
+from shiftbench.training import Trained
+
+NET = """
+from torch import nn
+
+def build(norm=True, classes=3):
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8) if norm else nn.Identity(), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, classes),
+    )
+    return net, {"input_size": 24}
+"""
+TAUGHT = ("teacher=3", "shift=1", "zoom=1,1")
+FEW: dict[str, Any] = {"workers": 0, "device": "cpu", "shift_images": 6, "shift_every": 0}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A network in a file, and photographs: in classes, and without any."""
+    (tmp_path / "net.py").write_text(NET)
+    draw = np.random.default_rng(0)
+    for folder in ("photos/train/a", "photos/train/b", "photos/train/c", "loose"):
+        (tmp_path / folder).mkdir(parents=True)
+        for index in range(8):
+            pixels = draw.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / folder / f"{index}.png")
+    return tmp_path
+
+
+def train(place: Path, data: str, recipe: str, *changes: str, **options: Any) -> Trained:
+    model = options.pop("model", f"{place / 'net.py'}:build")
+    settings = [f"batch_size={8 if recipe == 'steady' else 12}", *changes]
+    return shiftbench.train(
+        model, data, recipe, place / recipe, changes=settings, **{**FEW, **options}
+    )
+
+
+@pytest.fixture
+def trained(place: Path) -> Path:
+    changes = ("epochs=1", "warmup_epochs=0")
+    return train(place, f"folder:{place}/photos", "finetune", *changes, split="train").folder
+
+
+def test_python_does_what_the_command_does(place: Path) -> None:
+    lines: list[str] = []
+    seen = []
+    result = train(
+        place,
+        f"folder:{place}/photos",
+        "steady",
+        "epochs=1",
+        "shift=1",
+        "zoom=1,1",
+        split="train",
+        progress=seen.append,
+        notice=lines.append,
+    )
+    assert {"accuracy", "agreement_crop"} <= result.scores.keys()
+    assert result.scores["agreement_crop"].n == 6
+    assert result.rows[-1]["consistency_loss"] == pytest.approx(seen[-1].consistency_loss)
+    assert lines == []
+    loaded = load_model(f"{place / 'net.py'}:build", checkpoint=result.folder)
+    assert loaded.class_names == ("a", "b", "c")
+    assert (place / "steady" / "log.csv").is_file()
+
+
+def test_photographs_without_classes_teach_and_recalibrate(place: Path, trained: Path) -> None:
+    for recipe, changes in (("steady", ("shift=1", "zoom=1,1", "epochs=1")), ("recalibrate", ())):
+        changes = (*changes, "batch_size=8")
+        result = train(
+            place, f"folder:{place}/loose", recipe, *changes, checkpoint=trained, unlabeled=True
+        )
+        assert "accuracy" not in result.scores
+        loaded = load_model(f"{place / 'net.py'}:build", checkpoint=result.folder)
+        assert (loaded.num_classes, loaded.class_names) == (3, ("a", "b", "c"))
+        start, end = (
+            load_file(next(folder.glob("*.safetensors"))) for folder in (trained, result.folder)
+        )
+        assert torch.equal(start["0.weight"], end["0.weight"]) == (recipe == "recalibrate")
+        assert not torch.equal(start["1.running_mean"], end["1.running_mean"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "options", "complaint"),
+    [
+        ("recalibrate", (), {"checkpoint": "wide"}, "weights with the classes of the data"),
+        ("recalibrate", (), {}, "needs trained weights of"),
+        ("recalibrate", (), {"checkpoint": "plain", "model": "plain"}, "has none: use a recipe"),
+        ("steady", TAUGHT, {"checkpoint": "wide"}, "a teacher needs weights with the cl"),
+        ("steady", TAUGHT, {}, "a teacher needs trained weights"),
+        ("steady", (), {"data": "loose"}, "or train with --unlabeled"),
+        ("finetune", (), {"data": "loose", "unlabeled": True}, "unlabeled must be false where"),
+        ("steady", ("canvas=26",), {}, "canvas must be `shift` 6 px or more larger"),
+    ],
+)
+def test_a_start_that_a_recipe_cannot_use_is_refused(
+    place: Path, recipe: str, changes: tuple[str, ...], options: dict[str, Any], complaint: str
+) -> None:
+    for name, words in (("wide", "classes=7"), ("plain", "norm=false")):
+        net = load_model(f"{place / 'net.py'}:build,{words}").module
+        torch.save(net.model.state_dict(), place / f"{name}.pt")
+    options = dict(options)
+    data = f"folder:{place / options.pop('data', 'photos')}"
+    if "checkpoint" in options:
+        options["checkpoint"] = place / f"{options['checkpoint']}.pt"
+    if options.pop("model", None):
+        options["model"] = f"{place / 'net.py'}:build,norm=false"
+    split = None if options.get("unlabeled") else "train"
+    with pytest.raises((ShiftbenchError, ValueError), match=complaint):
+        train(place, data, recipe, *changes, split=split, **options)
+    assert not (place / recipe / "export").exists()
