@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,16 +81,18 @@ class _Placeholder:
 
 
 def _load_tensors(path: Path) -> Any:
-    """The content of a torch file; anything but tensors, numbers and containers is left out.
+    """The content of a torch file; objects besides tensors, numbers and containers are left out.
 
     Lightning keeps the settings of a training beside the weights, as objects of any class.
     """
-    listing = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)  # torch 2.6
-    strangers = listing(path) if listing is not None else []
-    # A class of its own each: torch asks for a name per class.
-    stubs: list[Any] = [(type("_Left", (_Placeholder,), {}), name) for name in strangers]
-    if not stubs:
+    try:
         return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        listing = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
+        if listing is None or not zipfile.is_zipfile(path):  # before torch 2.6, or a file of 1.5
+            raise
+    # A class of its own each: torch asks for a name per class.
+    stubs: list[Any] = [(type("_Left", (_Placeholder,), {}), name) for name in listing(path)]
     with torch.serialization.safe_globals(stubs):
         return torch.load(path, map_location="cpu", weights_only=True)
 

@@ -151,7 +151,15 @@ class _Trial:
 
     def resize(self, view: int, colors: _Colors) -> tuple[int, CropMode]:
         """About what the shorter side is resized to, and what that does to the longer one."""
-        short, long = _sides(view)
+        resize, mode = self.resize_of(_sides(view), view, colors)
+        larger, _ = self.resize_of(_sides(2 * view), view, colors)
+        if abs(larger / resize - 1) > 0.02:
+            raise self.refusal("crops images that it does not resize")
+        return resize, mode
+
+    def resize_of(self, sides: tuple[int, int], view: int, colors: _Colors) -> tuple[int, CropMode]:
+        """The same, for an image of one size."""
+        short, long = sides
         down, right = np.linspace(0, 255, short)[:, None], np.linspace(0, 255, long)
         rows, columns = (
             self.scale(np.broadcast_to(ramp, (short, long)), axis, view, colors)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
 from shiftbench.models import load_model
+from shiftbench.preprocessing import normalize
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -49,9 +50,12 @@ def write(
     kind = helper.tensor_dtype_to_np_dtype(dtype)
     shape = [batch, side, side, 3] if channels_last else [batch, 3, side, side]
     nodes = []
+    if dtype == onnx.TensorProto.UINT8:
+        kind = np.dtype(np.float32)
+        nodes.append(helper.make_node("Cast", ["images"], ["cast"], to=onnx.TensorProto.FLOAT))
     if channels_last:
         nodes.append(helper.make_node("Transpose", ["images"], ["first"], perm=[0, 3, 1, 2]))
-    source = "first" if channels_last else "images"
+    source = "first" if channels_last else "cast" if nodes else "images"
     nodes.append(helper.make_node("Conv", [source, "weights", "bias"], ["maps"]))
     nodes.append(helper.make_node("Relu", ["maps"], ["active"]))
     nodes.append(helper.make_node("GlobalAveragePool", ["active"], ["pooled"]))
@@ -69,7 +73,7 @@ def write(
         nodes,
         "net",
         entries,
-        [helper.make_tensor_value_info(last, dtype, out)],
+        [helper.make_tensor_value_info(last, helper.np_dtype_to_tensor_dtype(kind), out)],
         [
             onnx.numpy_helper.from_array(WEIGHTS.astype(kind), "weights"),
             onnx.numpy_helper.from_array(BIAS.astype(kind), "bias"),
@@ -109,6 +113,27 @@ def test_half_precision(tmp_path: Path) -> None:
     images = torch.randn(2, 3, 16, 16)
     assert found(images).dtype == torch.float32
     torch.testing.assert_close(found(images), expected(images), rtol=2e-2, atol=2e-2)
+
+
+def test_bytes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "net.onnx", dtype=onnx.TensorProto.UINT8)
+    found = load_model(str(path))
+    assert (found.name, caplog.text) == ("onnx:net.onnx", "")
+    pixels = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
+    recipe = found.preprocessing
+    ours = found(normalize(pixels, recipe.mean, recipe.std))
+    torch.testing.assert_close(ours, expected(pixels.float()), rtol=1e-4, atol=1e-2)
+    with pytest.raises(UsageError, match="normalizes them itself: leave mean out"):
+        load_model(f"{path},mean=0.5")
+
+
+def test_an_assumed_mean_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "net.onnx")
+    load_model(str(path))
+    assert "onnx:net.onnx names no mean and std: ImageNet's are assumed" in caplog.text
+    caplog.clear()
+    assert load_model(f"{path},mean=0.5,std=0.25").preprocessing.std == (0.25,) * 3
+    assert caplog.text == ""
 
 
 def test_probabilities_become_logits(tmp_path: Path) -> None:

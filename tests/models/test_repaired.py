@@ -11,23 +11,8 @@ from safetensors.torch import save_file
 import aft_models
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models import load_model
-from shiftbench.models.names import require_one_model, split_remedies
 
 NAME = "timm:resnet10t,pretrained=false"
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "remedies"),
-    [
-        ("timm:resnet50", "timm:resnet50", ""),
-        ("timm:resnet50+aps+circular", "timm:resnet50", "circular+aps"),
-        ("a/net.py:build+vote:3", "a/net.py:build", "vote"),
-        ("a+b/net.py:build", "a+b/net.py:build", ""),
-        ("xcit_pico_6_p8.scenes+canonical", "xcit_pico_6_p8.scenes", "canonical"),
-    ],
-)
-def test_names_are_taken_apart(text: str, name: str, remedies: str) -> None:
-    assert split_remedies(text) == (name, remedies)
 
 
 def test_a_repaired_model_has_its_own_name_and_digest_and_the_same_weights() -> None:
@@ -69,9 +54,3 @@ def test_remedies_that_do_not_fit_are_one_sentence(text: str, words: str) -> Non
     with pytest.raises(UsageError, match=words) as caught:
         load_model(text)
     assert "\n" not in str(caught.value)
-
-
-def test_a_checkpoint_serves_one_model_and_its_remedies() -> None:
-    require_one_model([NAME, f"{NAME}+circular", f"{NAME}+circular+aps"])
-    with pytest.raises(UsageError, match="of one --model, and 2 were given"):
-        require_one_model([NAME, "timm:resnet18+circular"])

@@ -105,22 +105,23 @@ def _importing(path: Path) -> Iterator[None]:
 
     Modules of that name that another folder had, or that were edited since, are forgotten.
     """
-    folder, parts = str(path.resolve().parent), source_parts(path)
+    folder, parts = path.resolve().parent, source_parts(path)
+    own = {str(folder / name) for name in parts}
     names = local_names(path)
     edited = _IMPORTED.get(path.resolve(), parts) != parts
     for key in [key for key in sys.modules if key.partition(".")[0] in names]:
-        origin = getattr(sys.modules[key], "__file__", None) or folder
-        if edited or not Path(origin).resolve().is_relative_to(folder):
+        origin = getattr(sys.modules[key], "__file__", None)
+        if edited or (origin is not None and str(Path(origin).resolve()) not in own):
             del sys.modules[key]
     _IMPORTED[path.resolve()] = parts
     before = sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # its files are told apart by second, and edits are quicker
-    sys.path.insert(0, folder)
+    sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     try:
         yield
     finally:
-        sys.path.remove(folder)
+        sys.path.remove(str(folder))
         sys.dont_write_bytecode = before
 
 

@@ -1,0 +1,124 @@
+"""A model's identity holds everything that its answers depend on, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from shiftbench.errors import ModelError
+from shiftbench.identity import changed_parts, plugin_parts, source_parts
+from shiftbench.models import load_model
+
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, sign=1):
+        super().__init__()
+        self.sign = sign
+        self.head = nn.Linear(3, 4)
+
+    def forward(self, images):
+        return self.sign * self.head(images.mean((2, 3)))
+"""
+MODEL = """
+from net import Net
+
+def build(sign=1):
+    return Net(sign), {"input_size": 8, "mean": 0.5, "std": 0.5}
+
+def other(sign=1):
+    return Net(2 * sign), {"input_size": 8, "mean": 0.5, "std": 0.5}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "model.py").write_text(MODEL)
+    return tmp_path
+
+
+def changes(folder: Path, before: str, after: str, file: str = "", old: str = "", new: str = ""):  # type: ignore[no-untyped-def]
+    """What differs between two models, after an edit in between; the digests say the same."""
+    first = load_model(f"{folder}/model.py:{before}")
+    if file:
+        content = (folder / file).read_text()
+        assert old in content
+        (folder / file).write_text(content.replace(old, new))
+    second = load_model(f"{folder}/model.py:{after}")
+    changed = changed_parts(first.parts, second.parts)
+    assert (first.digest != second.digest) == bool(set(changed) - {"logits"})
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("after", "edit", "expected"),
+    [
+        ("build", (), []),
+        ("other", (), ["function", "logits"]),
+        ("build,sign=-1", (), ["options", "logits"]),
+        ("build", ("net.py", "mean((2, 3))", "amax((2, 3))"), ["net.py", "logits"]),
+        ("build", ("model.py", "Net(sign)", "Net(3 * sign)"), ["model.py", "logits"]),
+        ("build", ("net.py", "import torch\n", "# a comment\nimport torch\n"), []),
+        (
+            "build",
+            ("net.py", "class Net(nn.Module):", 'class Net(nn.Module):\n    """Doc."""\n'),
+            [],
+        ),
+    ],
+)
+def test_what_changed_is_named(
+    after: str, edit: tuple[str, ...], expected: list[str], folder: Path
+) -> None:
+    assert changes(folder, "build", after, *edit) == expected
+
+
+def test_models_of_two_folders_have_their_own_modules(folder: Path, tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    second.mkdir()
+    (second / "model.py").write_text(MODEL)
+    (second / "net.py").write_text(NET.replace("self.sign *", "100 +"))
+    images = torch.zeros(1, 3, 8, 8)
+    first = load_model(f"{folder}/model.py:build")
+    assert load_model(f"{second}/model.py:build")(images).min() > 50
+    assert load_model(f"{folder}/model.py:build")(images).equal(first(images))
+
+
+def test_logits_tell_what_no_source_shows(folder: Path) -> None:
+    (folder / "scale.txt").write_text("1")
+    (folder / "model.py").write_text(
+        "from pathlib import Path\nimport torch\n\n"
+        "def build():\n    scale = float(Path(__file__).with_name('scale.txt').read_text())\n"
+        "    return lambda x: scale * x.mean((2, 3)), {'input_size': 8, 'mean': 0, 'std': 1}\n"
+    )
+    assert changes(folder, "build", "build", "scale.txt", "1", "1.000001") == []
+    assert changes(folder, "build", "build", "scale.txt", "1", "2") == ["logits"]
+
+
+def test_packages_and_relative_imports_are_followed(tmp_path: Path) -> None:
+    package = tmp_path / "nets" / "deep"
+    package.mkdir(parents=True)
+    (tmp_path / "nets" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("from .a import x\nfrom ..b import y\nimport torch\n")
+    (package / "a.py").write_text("x = 1\n")
+    (tmp_path / "nets" / "b.py").write_text("y = 1\n")
+    (tmp_path / "unused.py").write_text("1\n")
+    (tmp_path / "m.py").write_text("def build():\n    from nets import deep\n")
+    names = ["m.py", "nets/__init__.py", "nets/b.py", "nets/deep/__init__.py", "nets/deep/a.py"]
+    assert list(source_parts(tmp_path / "m.py")) == names
+    (tmp_path / "m.py").write_text("def build(:\n")
+    with pytest.raises(ModelError, match=r"cannot read the Python file .*m\.py"):
+        source_parts(tmp_path / "m.py")
+
+
+def test_things_of_plugins_have_sources() -> None:
+    import toy_plugin
+
+    assert list(plugin_parts(toy_plugin.Mirror(), toy_plugin.Toys)) == ["toy_plugin.py"]
+    toy = load_model("toy:one")
+    assert "toy_plugin.py" in toy.parts
+    assert plugin_parts(load_model) == {}

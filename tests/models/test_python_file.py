@@ -1,0 +1,156 @@
+"""`FILE.py:FUNCTION`: any callable, with any transform that shifts allow."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.data import create_transform
+from torchvision import transforms as T
+from torchvision.transforms import v2
+
+from shiftbench.errors import ModelError
+from shiftbench.models import load_model
+from shiftbench.models.transforms import learn
+from shiftbench.preprocessing import geometry_for, normalize
+
+FILE = """
+import torch
+from torch import nn
+from torchvision import transforms as T
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 5))
+
+TRANSFORM = T.Compose([T.Resize(40, T.InterpolationMode.BICUBIC), T.CenterCrop(32), T.ToTensor(),
+                       T.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])])
+
+def plain(): return net()
+def small(): return nn.Sequential(nn.Flatten(), nn.Linear(3 * 96 * 96, 5))
+def sized(): return small(), {"input_size": 96}
+def scalar(): return net(), {"input_size": 32, "mean": 0.5, "std": 0.25}
+def wrong_mean(): return net(), {"mean": (1, 2)}
+def no_std(): return net(), {"mean": 0.5, "std": 0}
+def words(): return net(), "imagenet"
+def compose(): return net(), TRANSFORM
+def function(): return lambda images: net()(images), lambda image: TRANSFORM(image)
+def bgr(): return net(), lambda image: TRANSFORM(image).flip(0)
+def gray(): return net(), T.Compose([T.Grayscale(3), TRANSFORM])
+def softmax(): return nn.Sequential(net(), nn.Softmax(1)), {"input_size": 32, "mean": 0, "std": 1}
+def two(): return lambda x: {"embedding": x.mean((2, 3)), "scores": net()(x)}
+def one(): return lambda x: {"maps": x, "scores": net()(x)}
+def named(): return lambda x: {"embedding": x.mean((2, 3)), "logits": net()(x)}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "net.py"
+    path.write_text(FILE)
+    return path
+
+
+def photograph(width: int = 61, height: int = 47) -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.mark.parametrize("function", ["compose", "function"])
+def test_a_transform_is_turned_into_a_preprocessing(function: str, file: Path) -> None:
+    model = load_model(f"{file}:{function}")
+    recipe = model.preprocessing
+    assert (recipe.input_size, recipe.interpolation, recipe.crop_pct) == (32, "bicubic", 0.8)
+    assert recipe.mean == pytest.approx((0.1, 0.2, 0.3))
+    assert recipe.std == pytest.approx((0.4, 0.5, 0.6))
+
+
+def test_a_transform_that_puts_blue_first(file: Path) -> None:
+    blue, red = load_model(f"{file}:bgr"), load_model(f"{file}:compose")
+    assert blue.preprocessing.mean == pytest.approx((0.1, 0.2, 0.3))
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(blue(images), red(images.flip(1)))
+
+
+TRANSFORMS = [
+    T.Compose([T.Resize((48, 48)), T.CenterCrop(32), T.ToTensor()]),
+    T.Compose([T.Resize(32), T.CenterCrop(32), T.PILToTensor(), T.ConvertImageDtype(torch.float)]),
+    T.Compose([T.CenterCrop(32), T.ToTensor()]),
+    v2.Compose(
+        [v2.ToImage(), v2.Resize(37), v2.CenterCrop(32), v2.ToDtype(torch.float32, scale=True)]
+    ),
+    create_transform((3, 32, 32), crop_pct=0.9, interpolation="lanczos", mean=(0.5,) * 3),
+    lambda image: T.ToTensor()(image.resize((32, 32), Image.Resampling.BOX)) * 255,
+]
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS[:2] + TRANSFORMS[3:])
+@pytest.mark.parametrize("size", [(61, 47), (47, 62), (100, 33)])
+def test_transforms_give_our_pixels(transform, size: tuple[int, int]) -> None:  # type: ignore[no-untyped-def]
+    recipe = learn(transform, "net").preprocessing
+    canvas = geometry_for(recipe, crop_pct="model").canvas(photograph(*size))
+    ours = normalize(canvas[None], recipe.mean, recipe.std)[0]
+    theirs = transform(photograph(*size))
+    assert ((ours - theirs).abs().mean() * recipe.std[0]) < 0.6 / 255
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("small", r"images of 224 x 224 .*return model, \{\"input_size\": 96\}"),
+        ("wrong_mean", r"expected mean as one number or three numbers, got \(1, 2\)"),
+        ("no_std", "expected std of each channel above 0"),
+        ("words", "a mapping such as .* or as a transform from a PIL image to a tensor; got a str"),
+        ("gray", "its Compose does more to colors than to scale and offset"),
+        ("two", r"several candidates \(embedding, scores\): return them under the key 'logits'"),
+    ],
+)
+def test_mistakes_are_one_sentence(function: str, words: str, file: Path) -> None:
+    with pytest.raises(ModelError, match=words) as caught:
+        load_model(f"{file}:{function}")
+    assert "\n" not in str(caught.value)
+
+
+def test_transforms_without_a_resize_are_refused() -> None:
+    with pytest.raises(ModelError, match="crops images that it does not resize"):
+        learn(TRANSFORMS[2], "net")
+    with pytest.raises(ModelError, match=r"fails on a PIL image \(TypeError"):
+        learn(lambda image: image + 1, "net")
+    with pytest.raises(ModelError, match="yields no images"):
+        learn(lambda image: "cat", "net")
+
+
+def test_sizes_and_numbers(file: Path) -> None:
+    assert load_model(f"{file}:sized").preprocessing.input_size == 96
+    recipe = load_model(f"{file}:scalar").preprocessing
+    assert (recipe.mean, recipe.std, recipe.origin) == ((0.5,) * 3, (0.25,) * 3, "given")
+
+
+def test_an_assumed_mean_is_said_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    assert load_model(f"{file}:plain").preprocessing.origin == "assumed"
+    assert "net.py:plain names no mean and std: ImageNet's are assumed" in caplog.text
+    caplog.clear()
+    load_model(f"{file}:scalar")
+    assert caplog.text == ""
+
+
+def test_probabilities_become_logits(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = load_model(f"{file}:softmax")
+    assert "returns probabilities" in caplog.text
+    images = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        plain = load_model(f"{file}:scalar")(images)
+        torch.testing.assert_close(model(images), plain.log_softmax(1))
+
+
+def test_dicts_hold_logits_by_name_or_alone(file: Path) -> None:
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = load_model(f"{file}:plain")(images)
+        for function in ("one", "named"):
+            assert torch.equal(load_model(f"{file}:{function}")(images), expected)
