@@ -63,7 +63,8 @@ def plugin_parts(*things: Any) -> dict[str, str]:
     """
     parts: dict[str, str] = {}
     for thing in things:
-        kind = thing if inspect.isclass(thing) or inspect.isfunction(thing) else type(thing)
+        named = inspect.ismodule(thing) or inspect.isclass(thing) or inspect.isfunction(thing)
+        kind = thing if named else type(thing)
         try:
             file = Path(inspect.getfile(kind)).resolve()
         except (TypeError, OSError):  # built in, or typed into an interpreter

@@ -1,7 +1,6 @@
 """Model sources: a name such as `timm:swin_tiny_patch4_window7_224` becomes a `Classifier`.
 
-A new source is one new file in `sources/` that registers a `ModelSource` in `SOURCES`, under the
-prefix of its names.
+A new source is one new file in `sources/`, or a plug-in that registers one in `SOURCES`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import shiftbench.models.sources  # noqa: F401
 from shiftbench.models.loading import build_model, default_models, list_models, load_model
 from shiftbench.models.names import NamedModel, name_models
 from shiftbench.models.source import SOURCES, ModelEntry

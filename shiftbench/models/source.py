@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import logging
 import socket
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError, first_line
-from shiftbench.files import cache_folder, write_atomic
+from shiftbench.models import sources
 from shiftbench.registry import Registry
 
 if TYPE_CHECKING:  # listing models must not wait for torch
@@ -36,7 +35,7 @@ class ModelEntry:
 
 
 class ModelSource(Protocol):
-    """Where models come from."""
+    """Where models come from: a module of `sources/`, or an object that a plug-in registers."""
 
     def load(self, spec: ModelSpec) -> Classifier:
         """The model with its preprocessing, and the source's own weights if `spec.pretrained`."""
@@ -47,37 +46,26 @@ class ModelSource(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class SourceFile:
+    """A source of ours, imported when it is used."""
+
+    module: str
+
+    def load(self, spec: ModelSpec) -> Classifier:
+        """As the file does."""
+        classifier: Classifier = import_module(self.module).load(spec)
+        return classifier
+
+    def entries(self) -> Iterable[ModelEntry]:
+        """As the file does."""
+        listed: Iterable[ModelEntry] = import_module(self.module).entries()
+        return listed
+
+
 SOURCES: Registry[ModelSource] = Registry("model source")
-
-
-def package_folder(name: str) -> Path:
-    """Where an installed package is, without importing it."""
-    spec = importlib.util.find_spec(name)
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent
-
-
-def remembered_entries(
-    package: str, stamp: str, entries: Callable[[], Iterable[ModelEntry]]
-) -> list[ModelEntry]:
-    """The entries of a library, listed once for each of its versions: importing it takes seconds.
-
-    Args:
-        package: Its name.
-        stamp: A file of it that changes when its models do.
-        entries: Lists them.
-    """
-    status = (package_folder(package) / stamp).stat()
-    key = f"{package}-{status.st_size}-{status.st_mtime_ns}"
-    memory = cache_folder() / "models" / f"{key}.json"
-    with suppress(OSError, ValueError, TypeError):
-        return [ModelEntry(**entry) for entry in json.loads(memory.read_text("utf-8"))]
-    listed = list(entries())
-    with suppress(OSError):  # nowhere to remember them: they are listed again next time
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(memory, json.dumps([asdict(entry) for entry in listed]).encode())
-    return listed
+for _file in iter_modules(sources.__path__):
+    SOURCES.register(_file.name, SourceFile(f"{sources.__name__}.{_file.name}"))
 
 
 @contextmanager

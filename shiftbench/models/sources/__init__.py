@@ -1,10 +1,5 @@
-"""One source of models per file: every file of this folder is imported.
+"""One source of models per file: the name of the file is the prefix of its models' names.
 
-Libraries are imported where they are used, so that listing names does not wait for torch.
+A file has two functions, `load(spec)` and `entries()` (see `shiftbench.models.source`), and is
+imported when it is used: torch and the libraries of models take seconds.
 """
-
-from importlib import import_module
-from pkgutil import iter_modules
-
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")

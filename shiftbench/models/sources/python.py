@@ -14,69 +14,61 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.identity import local_names, source_parts
+from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import SOURCES, ModelEntry, building
+from shiftbench.models.source import ModelEntry, building
+from shiftbench.models.sources.timm import timm_preprocessing
+from shiftbench.models.transforms import learn
+from shiftbench.preprocessing import Preprocessing, as_preprocessing
 from shiftbench.registry import unknown_name
-
-if TYPE_CHECKING:
-    from shiftbench.models.classifier import Classifier
-    from shiftbench.preprocessing import Preprocessing
 
 log = logging.getLogger(__name__)
 
 _IMPORTED: dict[Path, Mapping[str, str]] = {}  # the sources of each file when it was imported
 
 
-class PythonFileSource:
-    """Models that a Python file builds."""
-
-    def load(self, spec: ModelSpec) -> Classifier:
-        """Imports the file, calls the function with the options, and takes what it returns."""
-        from shiftbench.models.classifier import as_classifier
-
-        file, _, function = spec.name.rpartition(":")
-        path = Path(file)
-        if not path.is_file():
-            raise UsageError(f"no Python file {file!r} for the model {spec.text!r}")
-        with _importing(path):
-            build = _function(path, function)
-            with building(spec):
-                built = build(**spec.options)
-        model, recipe = built if isinstance(built, tuple) and len(built) == 2 else (built, {})
-        if not callable(model):
-            raise ModelError(
-                f"{path.name}:{function} must return a model (a torch module, or a callable from "
-                f"images to logits) or a model and its preprocessing; it returned a "
-                f"{type(model).__name__}"
-            )
-        name = spec.public_name()
+def load(spec: ModelSpec) -> Classifier:
+    """Imports the file, calls the function with the options, and takes what it returns."""
+    file, _, function = spec.name.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise UsageError(f"no Python file {file!r} for the model {spec.text!r}")
+    with _importing(path):
+        build = _function(path, function)
         with building(spec):
-            return as_classifier(
-                model,
-                spec.sized(_preprocessing(model, recipe, name)),
-                name=name,
-                code={
-                    "function": function,
-                    "options": ",".join(f"{k}={v!r}" for k, v in sorted(spec.options.items())),
-                    **source_parts(path),
-                },
-            )
+            built = build(**spec.options)
+    model, recipe = built if isinstance(built, tuple) and len(built) == 2 else (built, {})
+    if not callable(model):
+        raise ModelError(
+            f"{path.name}:{function} must return a model (a torch module, or a callable from "
+            f"images to logits) or a model and its preprocessing; it returned a "
+            f"{type(model).__name__}"
+        )
+    name = spec.public_name()
+    with building(spec):
+        return as_classifier(
+            model,
+            spec.sized(_preprocessing(model, recipe, name)),
+            name=name,
+            code={
+                "function": function,
+                "options": ",".join(f"{k}={v!r}" for k, v in sorted(spec.options.items())),
+                **source_parts(path),
+            },
+        )
 
-    def entries(self) -> Iterable[ModelEntry]:
-        """Nothing: the user's files are the user's."""
-        return ()
+
+def entries() -> Iterable[ModelEntry]:
+    """Nothing: the user's files are the user's."""
+    return ()
 
 
 def _preprocessing(model: Any, given: Any, name: str) -> Preprocessing:
     """What the function returned beside the model, else what a timm model holds, else a guess."""
-    from shiftbench.models.sources.timm_zoo import timm_preprocessing
-    from shiftbench.models.transforms import learn
-    from shiftbench.preprocessing import Preprocessing, as_preprocessing
-
     if callable(given):
         learned = learn(given, name)
         learned.prepare(model, name)
@@ -141,6 +133,3 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
         functions = [key for key, value in vars(module).items() if callable(value)]
         raise unknown_name(f"function of {path.name}", name, functions)
     return function  # type: ignore[no-any-return]
-
-
-SOURCES.register("python", PythonFileSource())

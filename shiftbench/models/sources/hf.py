@@ -5,39 +5,36 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shiftbench.errors import ModelError
+from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import SOURCES, ModelEntry, building
-
-if TYPE_CHECKING:
-    from shiftbench.models.classifier import Classifier
-    from shiftbench.models.transforms import Learned
+from shiftbench.models.source import ModelEntry, building
+from shiftbench.models.transforms import Learned, learn
+from shiftbench.preprocessing import Preprocessing, square
 
 log = logging.getLogger(__name__)
 
 
-class HuggingFaceSource:
-    """Image classifiers from the hub or from a local folder."""
+def load(spec: ModelSpec) -> Classifier:
+    """Loads a transformers classifier; weights that lack its head are refused."""
+    library = transformers_library(spec)
+    kind = library.AutoModelForImageClassification
+    with building(spec, hub=not Path(spec.name).is_dir()):
+        if spec.pretrained:
+            model = load_pretrained(kind, spec, spec.options)
+        else:
+            config = library.AutoConfig.from_pretrained(spec.name, **spec.options)
+            if spec.size is not None and hasattr(config, "image_size"):
+                config.image_size = spec.size
+            model = kind.from_config(config)
+        return _classifier(spec, model)
 
-    def load(self, spec: ModelSpec) -> Classifier:
-        """Loads a transformers classifier; weights that lack its head are refused."""
-        library = transformers_library(spec)
-        kind = library.AutoModelForImageClassification
-        with building(spec, hub=not Path(spec.name).is_dir()):
-            if spec.pretrained:
-                model = load_pretrained(kind, spec, spec.options)
-            else:
-                config = library.AutoConfig.from_pretrained(spec.name, **spec.options)
-                if spec.size is not None and hasattr(config, "image_size"):
-                    config.image_size = spec.size
-                model = kind.from_config(config)
-            return _classifier(spec, model)
 
-    def entries(self) -> Iterable[ModelEntry]:
-        """Nothing: the hub is not asked."""
-        return ()
+def entries() -> Iterable[ModelEntry]:
+    """Nothing: the hub is not asked."""
+    return ()
 
 
 def transformers_library(spec: ModelSpec) -> Any:
@@ -70,9 +67,6 @@ def load_processor(spec: ModelSpec, config: Any) -> Learned:
     from transformers import AutoImageProcessor
     from transformers.image_processing_base import ImageProcessingMixin
 
-    from shiftbench.models.transforms import Learned, learn
-    from shiftbench.preprocessing import Preprocessing, square
-
     try:
         ImageProcessingMixin.get_image_processor_dict(spec.name)
     except OSError:
@@ -88,8 +82,6 @@ def load_processor(spec: ModelSpec, config: Any) -> Learned:
 
 
 def _classifier(spec: ModelSpec, model: Any) -> Classifier:
-    from shiftbench.models.classifier import as_classifier
-
     learned = load_processor(spec, model.config)
     learned.prepare(model, spec.text)
     labels = getattr(model.config, "id2label", None) or {}
@@ -102,6 +94,3 @@ def _classifier(spec: ModelSpec, model: Any) -> Classifier:
         # None where the classes are only numbered.
         class_names=() if all(name.startswith("LABEL_") for name in names) else names,
     )
-
-
-SOURCES.register("hf", HuggingFaceSource())

@@ -13,58 +13,51 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shiftbench.errors import ModelError, UsageError, first_line
+from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import SOURCES, ModelEntry, building
+from shiftbench.models.onnx_network import OnnxNetwork, Signature
+from shiftbench.models.source import ModelEntry, building
+from shiftbench.preprocessing import FIELDS, Preprocessing, as_preprocessing, card_preprocessing
 from shiftbench.registry import unknown_name
-
-if TYPE_CHECKING:
-    from shiftbench.models.classifier import Classifier
-    from shiftbench.models.onnx_network import Signature
-    from shiftbench.preprocessing import Preprocessing
 
 log = logging.getLogger(__name__)
 
 
-class OnnxSource:
-    """ONNX files."""
+def load(spec: ModelSpec) -> Classifier:
+    """Opens the file; its card and the options say what its weights expect."""
+    spec.require_own_weights()
+    path = Path(spec.name)
+    if not path.is_file():
+        raise UsageError(f"no ONNX file {spec.name!r} for the model {spec.text!r}")
+    network = OnnxNetwork(path, name=path.name)
+    card = _card(path.with_suffix(".json"))
+    recipe = _recipe(spec, card, network.signature)
+    parameters, digest = _weights(path)
+    names = tuple(map(str, card.get("class_names") or ()))
+    with building(spec):
+        classifier = as_classifier(
+            network,
+            recipe,
+            name=spec.public_name(),
+            source="onnx",
+            digest=digest,
+            class_names=names,
+            parameters=parameters,
+        )
+    if names and len(names) != classifier.num_classes:
+        raise ModelError(
+            f"the card {path.with_suffix('.json').name} names {len(names)} classes, and "
+            f"{path.name} answers with {classifier.num_classes}: correct the card"
+        )
+    return classifier
 
-    def load(self, spec: ModelSpec) -> Classifier:
-        """Opens the file; its card and the options say what its weights expect."""
-        from shiftbench.models.classifier import as_classifier
-        from shiftbench.models.onnx_network import OnnxNetwork
 
-        spec.require_own_weights()
-        path = Path(spec.name)
-        if not path.is_file():
-            raise UsageError(f"no ONNX file {spec.name!r} for the model {spec.text!r}")
-        network = OnnxNetwork(path, name=path.name)
-        card = _card(path.with_suffix(".json"))
-        recipe = _recipe(spec, card, network.signature)
-        parameters, digest = _weights(path)
-        names = tuple(map(str, card.get("class_names") or ()))
-        with building(spec):
-            classifier = as_classifier(
-                network,
-                recipe,
-                name=spec.public_name(),
-                source="onnx",
-                digest=digest,
-                class_names=names,
-                parameters=parameters,
-            )
-        if names and len(names) != classifier.num_classes:
-            raise ModelError(
-                f"the card {path.with_suffix('.json').name} names {len(names)} classes, and "
-                f"{path.name} answers with {classifier.num_classes}: correct the card"
-            )
-        return classifier
-
-    def entries(self) -> Iterable[ModelEntry]:
-        """Nothing: the user's files are the user's."""
-        return ()
+def entries() -> Iterable[ModelEntry]:
+    """Nothing: the user's files are the user's."""
+    return ()
 
 
 def _card(path: Path) -> Mapping[str, Any]:
@@ -81,8 +74,6 @@ def _card(path: Path) -> Mapping[str, Any]:
 
 def _recipe(spec: ModelSpec, card: Mapping[str, Any], signature: Signature) -> Preprocessing:
     """From the card beside the file and the options; both may leave fields out."""
-    from shiftbench.preprocessing import FIELDS, as_preprocessing, card_preprocessing
-
     unknown = next((key for key in spec.options if key not in FIELDS), None)
     if unknown is not None:
         raise unknown_name("option of an ONNX model", unknown, FIELDS)
@@ -126,6 +117,3 @@ def _weights(path: Path) -> tuple[int, str]:
     for place in sorted(elsewhere):
         digest.update((path.parent / place).read_bytes())
     return sum(math.prod(tensor.dims) for tensor in tensors), digest.hexdigest()
-
-
-SOURCES.register("onnx", OnnxSource())
