@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -122,6 +123,37 @@ def test_tab_offers_commands_options_and_names() -> None:
     assert completions("run", "-a", "c") == ["crop", "camera"]
     assert "cpu-scenes" in completions("train", "--recipe", "cpu")
     assert "flip" in completions("run", "--metric", "f")
+
+
+LIST = """
+import sys
+from shiftbench_cli.main import main
+try:
+    main(["list", *sys.argv[1:]])
+finally:
+    print("torch" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_names_are_listed_without_torch(tmp_path: Path) -> None:
+    """Models need it once per installation: timm, which knows their names, imports it."""
+
+    def listed(*words: str) -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", LIST, *words, "--format", "json"],
+            env={**os.environ, "SHIFTBENCH_CACHE": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout, done.stderr.strip()
+
+    for kind in ("attacks", "logs"):
+        assert listed(kind)[1] == "False"
+    slow, fast = listed("models", "xcit*af*"), listed("models", "xcit*af*")
+    assert (slow[1], fast[1]) == ("True", "False")
+    assert slow[0] == fast[0]
+    assert "xcit_nano_12_p16_af" in fast[0]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
