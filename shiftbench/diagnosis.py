@@ -65,11 +65,11 @@ def _hardware() -> Iterator[Fact]:
 
 def _extras() -> Iterator[Fact]:
     for extra, packages in extras().items():
-        found = {package: version_of(package) for package in packages}
-        if all(found.values()):
-            value = ", ".join(f"{package} {version}" for package, version in found.items())
+        versions = {package: version_of(package) for package in packages}
+        if all(versions.values()):
+            value = ", ".join(f"{package} {version}" for package, version in versions.items())
         else:
-            missing = ", ".join(package for package, version in found.items() if not version)
+            missing = ", ".join(package for package, version in versions.items() if not version)
             value = f"no {missing}: pip install '{OURS}[{extra}]'"
         yield Fact("extras", extra, value)
 
@@ -111,10 +111,10 @@ def extras() -> dict[str, list[str]]:
     >>> extras()["hf"]
     ['transformers']
     """
-    found: dict[str, list[str]] = {}
+    packages: dict[str, list[str]] = {}
     for line in importlib.metadata.requires(OURS) or ():
         needed = re.match(r"[A-Za-z0-9._-]+", line)
         extra = re.search(r"extra == ['\"]([^'\"]+)['\"]", line)
         if needed and extra and needed.group() not in (OURS, "torch"):
-            found.setdefault(extra.group(1), []).append(needed.group())
-    return found
+            packages.setdefault(extra.group(1), []).append(needed.group())
+    return packages

@@ -57,9 +57,11 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offers commands and their help from the table, without importing any command."""
-        found = {name: text for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)}
+        commands = {
+            name: text for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)
+        }
         options = click.Command.shell_complete(self, ctx, incomplete)
-        return [*(CompletionItem(name, help=text) for name, text in found.items()), *options]
+        return [*(CompletionItem(name, help=text) for name, text in commands.items()), *options]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -104,9 +104,9 @@ def print_comparison(comparison: Comparison) -> None:
     console = stdout()
     everyone = comparison.first.data.images
     rows = []
-    for found in comparison.scores:
-        paired, percent = found.paired, found.first.is_fraction
-        column = Column(found.name.stem, found.name)
+    for compared in comparison.scores:
+        paired, percent = compared.paired, compared.first.is_fraction
+        column = Column(compared.name.stem, compared.name)
         difference, low, high = (
             f"{100 * x:+.1f}" if percent else f"{x:+.3g}"
             for x in (paired.difference, paired.low, paired.high)
@@ -115,8 +115,8 @@ def print_comparison(comparison: Comparison) -> None:
         rows.append(
             [
                 head(column) + fewer,
-                _below(found.first, bound=found.bound),
-                _below(found.second, bound=found.bound),
+                _below(compared.first, bound=compared.bound),
+                _below(compared.second, bound=compared.bound),
                 f"{difference}\n[{low}, {high}]",
                 f"{paired.only_first} / {paired.only_second}\n{_p_value(paired.p_value)}",
             ]
@@ -127,7 +127,7 @@ def print_comparison(comparison: Comparison) -> None:
         "right, or has the higher value on; p: exact McNemar test, or the sign test of these "
         "counts."
     )
-    if any(found.bound for found in comparison.scores):
+    if any(compared.bound for compared in comparison.scores):
         caption += " ≤: upper bounds from sampled searches; their difference is not exact."
     console.print(Text(data_label(comparison.first), style="bold"), soft_wrap=True)
     console.print(Text(f"first:  {comparison.first.model.name}"), soft_wrap=True)
@@ -154,8 +154,8 @@ def print_claims(table: PaperTable, answers: Sequence[Answer]) -> None:
 
     rows: list[list[str]] = []
     above = ""
-    for found in answers:
-        claim, score = found.claim, found.score
+    for answer in answers:
+        claim, score = answer.claim, answer.score
         variant = f" ({claim.variant})" if claim.variant else ""
         entry = f"{claim.model}\n{claim.data}{variant}"
         rows.append(
@@ -163,15 +163,15 @@ def print_claims(table: PaperTable, answers: Sequence[Answer]) -> None:
                 "" if entry == above else entry,
                 claim.score.stem.replace("_", "\n", 1),
                 "picture\nonly" if claim.published is None else str(claim.published),
-                found.remark if score is None else f"{_below(score)}\nn={score.n:,}",
-                "" if found.difference is None else f"{found.difference:+.1f}",
+                answer.remark if score is None else f"{_below(score)}\nn={score.n:,}",
+                "" if answer.difference is None else f"{answer.difference:+.1f}",
             ]
         )
         above = entry
     columns = ["model, data", "metric", "published", "ours", "difference"]
     title = f"{table.name}: {table.about} ({table.place})"
     print_table(columns, rows, title=title, numeric=columns[2:])
-    missing = commands([found.claim for found in answers if found.score is None])
+    missing = commands([answer.claim for answer in answers if answer.score is None])
     if missing:
         console = stdout()
         console.print("Not measured here. These commands would:", markup=False)

@@ -1,7 +1,8 @@
-"""Watching every call of every layer of a model, and the tensors that go in and come out."""
+"""Hooks around every call of every layer of a model, and the tensors that go in and come out."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -38,34 +39,37 @@ After = Callable[[Key, nn.Module, Tensor], None]
 
 @contextmanager
 def watch(model: nn.Module, after: After, before: Before | None = None) -> Iterator[None]:
-    """Tells of every call of every layer; calls that are made while telling are not told of."""
-    counts: dict[str, int] = {}
+    """Calls `before` and `after` around every call of every layer but those they make themselves.
+
+    Of an output with several tensors, `after` gets the first; it is not called where there is none.
+    """
+    counts: Counter[str] = Counter()
     stack: list[Key] = []
-    telling = False
+    in_callback = False
 
     def entering(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            nonlocal telling
-            if telling:
+            nonlocal in_callback
+            if in_callback:
                 return
-            counts[name] = counts.get(name, 0) + 1
+            counts[name] += 1
             stack.append((name, counts[name]))
             if before is not None:
-                telling = True
+                in_callback = True
                 before(stack[-1], args, kwargs)
-                telling = False
+                in_callback = False
 
         return hook
 
     def leaving(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        nonlocal telling
-        if telling:
+        nonlocal in_callback
+        if in_callback:
             return
-        key, found = stack.pop(), tensors_in(output)
-        if found:
-            telling = True
-            after(key, module, found[0])
-            telling = False
+        key, tensors = stack.pop(), tensors_in(output)
+        if tensors:
+            in_callback = True
+            after(key, module, tensors[0])
+            in_callback = False
 
     handles = []
     for name, module in model.named_modules():

@@ -157,9 +157,9 @@ class Layout:
         """None where it is not known, or the cells are not those of whole images."""
         if places is None:
             return None
-        found = [_Lattice.of(place, batch) for place in places]
-        lattices = tuple(lattice for lattice in found if lattice is not None)
-        if len(lattices) < len(found):
+        candidates = [_Lattice.of(place, batch) for place in places]
+        lattices = tuple(lattice for lattice in candidates if lattice is not None)
+        if len(lattices) < len(candidates):
             return None
         if len(lattices) == 2:
             # Within windows a row of attention has no columns but its own: it cannot move alone.

@@ -52,8 +52,8 @@ ATTENTION = "scaled_dot_product_attention"
 def merge(places: Sequence[Known], shape: Sequence[int]) -> Known:
     """The places of numbers computed from several tensors, element by element."""
     merged: list[Place] = []
-    for found in places:
-        for place in found or ():
+    for known in places:
+        for place in known or ():
             try:
                 place = place.expand(shape)
             except RuntimeError:
@@ -64,7 +64,7 @@ def merge(places: Sequence[Known], shape: Sequence[int]) -> Known:
                     break
             else:
                 merged.append(place)
-    if len(merged) > 2 or (not merged and any(found is None for found in places)):
+    if len(merged) > 2 or (not merged and any(known is None for known in places)):
         return None
     # What could not be followed, added to a map of the same shape, lies on that map.
     return tuple(merged)
@@ -105,49 +105,44 @@ def _summands(places: Known, axes: Sequence[int]) -> tuple[Places, Known]:
     spread: list[Place] = []
     known = True
     for place in places:
-        low, high = _extent(place.cells, axes)
-        if torch.equal(low, high):
-            kept.append(Place(low, place.size))
-        elif (enclosing := _enclosing(place, low, high, axes)) is None:
+        enclosing = _enclosing(place, axes)
+        if enclosing is None:
             known = False
+        elif enclosing and enclosing[0].size == place.size:
+            kept.extend(enclosing)
         else:
             spread.extend(enclosing)
     return tuple(kept), tuple(spread) if known else None
 
 
-def _extent(cells: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The lowest and the highest cell along axes, those without a place aside."""
+def _enclosing(place: Place, axes: Sequence[int]) -> Known:
+    """The finest cell that encloses each sum over `axes`; no place for sums over whole images."""
+    cells = place.cells
     for axis in axes:
         if cells.stride(axis) == 0:
             cells = cells.narrow(axis, 0, 1)
-    high = cells.amax(tuple(axes), keepdim=True)
-    far = torch.iinfo(cells.dtype).max
-    low = torch.where(cells == NOWHERE, far, cells).amin(tuple(axes), keepdim=True)
-    return torch.where(high == NOWHERE, NOWHERE, low), high
-
-
-def _enclosing(place: Place, low: Tensor, high: Tensor, axes: Sequence[int]) -> Known:
-    """The coarser cell that encloses each sum; no place for a sum over whole images."""
-    cells, bounds = place.cells, []
     placed = cells != NOWHERE
-    for coordinate, size in zip(place.coordinates(cells)[1:], place.size, strict=True):
-        first = torch.where(placed, coordinate, size).amin(tuple(axes), keepdim=True)
+    some = placed.amax(tuple(axes), keepdim=True)
+    far = torch.iinfo(cells.dtype).max
+    bounds = []
+    for coordinate in place.coordinates(cells):
+        first = torch.where(placed, coordinate, far).amin(tuple(axes), keepdim=True)
         last = torch.where(placed, coordinate, -1).amax(tuple(axes), keepdim=True)
-        bounds.append((first, last))
-    some = high != NOWHERE
-    whole = [(f == 0) & (g == size - 1) for (f, g), size in zip(bounds, place.size, strict=True)]
-    if bool((~some | (whole[0] & whole[1])).all()):
+        bounds.append((torch.where(some, first, 0), torch.where(some, last, 0)))
+    image, *sides = bounds
+
+    def within(factor: int) -> bool:
+        return all(torch.equal(first // factor, last // factor) for first, last in sides)
+
+    whole = [(f == 0) & (g == size - 1) for (f, g), size in zip(sides, place.size, strict=True)]
+    if not within(1) and bool((~some | (whole[0] & whole[1])).all()):
         return ()
-    image = place.coordinates(low)[0]
-    if not torch.equal(
-        torch.where(some, image, 0), torch.where(some, place.coordinates(high)[0], 0)
-    ):
-        return None
-    for factor in place.factors()[1:]:
-        if all(bool((~some | (f // factor == g // factor)).all()) for f, g in bounds):
+    for factor in place.factors():
+        if torch.equal(*image) and within(factor):
             coarse = (place.size[0] // factor, place.size[1] // factor)
-            joined = join(image, bounds[0][0] // factor, bounds[1][0] // factor, coarse)
-            return (Place(torch.where(some, joined, NOWHERE).to(torch.int32), coarse),)
+            (row, _), (column, _) = sides
+            joined = join(image[0], row // factor, column // factor, coarse)
+            return (Place(torch.where(some, joined, NOWHERE), coarse),)
     return None
 
 
@@ -272,8 +267,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 else torch.empty_like(x, dtype=torch.int32).copy_(part.cells)
                 for x, part in zip(tensors, parts, strict=True)
             ]
-            found = func(cells if listed else cells[0], *args[1:], **kwargs)
-            for output, x in zip(moved, tensors_in(found), strict=True):
+            rearranged = func(cells if listed else cells[0], *args[1:], **kwargs)
+            for output, x in zip(moved, tensors_in(rearranged), strict=True):
                 output.append(Place(x, *sizes))
         if any(places is None for places in known):
             return [None] * outputs
@@ -311,8 +306,8 @@ def _reduced(places: Known, dim: Any, shape: Sequence[int]) -> Known:
         return places
     every = list(range(places[0].cells.ndim))
     axes = [dim] if isinstance(dim, int) else list(dim or every)
-    found = summed(places, axes)
-    return found and tuple(Place(place.cells.reshape(tuple(shape)), place.size) for place in found)
+    sums = summed(places, axes)
+    return sums and tuple(Place(place.cells.reshape(tuple(shape)), place.size) for place in sums)
 
 
 def _is_map(place: Place) -> bool:
