@@ -2,8 +2,8 @@
 
 python benchmarks/board.py [20 200 1000]
 
-The records are those of three networks on one data set, with the answers of each class dealt anew to
-the images of the class: every copy has scores to compare, and images to compare them by.
+The records are those of three networks on one data set, with the answers of each class dealt anew
+to the images of the class: every copy has scores to compare, and images to compare them by.
 """
 
 from __future__ import annotations

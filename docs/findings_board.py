@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from shiftbench.records.choose import load_records, pixels
+from shiftbench.records.choose import load_records
 from shiftbench.records.record import Record, read_record
+from shiftbench.report.axis import ShiftAxis
 from shiftbench.report.compare import compare
 from shiftbench.scores import ScoreName, Scores
 from shiftbench.statistics import Score, mean_score
@@ -73,7 +74,7 @@ def at(attack: str, radius: int) -> ScoreName:
 
 def reach(attack: str, radius: int) -> str:
     """`half 3 px`."""
-    return f"{attack} {pixels(ScoreName('adversarial', attack), radius)} px"
+    return f"{attack} {ShiftAxis.of(at(attack, radius)).reach(radius)}"
 
 
 def lost(found: Record, name: ScoreName) -> Score | None:

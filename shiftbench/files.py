@@ -29,13 +29,21 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], object]) -> None:
         path: The file.
         content: Its bytes, or a function that writes them to the path it is given.
     """
-    from aft_models.files import write_atomic as write  # with torch, which not every command needs
-
+    # As in aft_models.files, which cannot be imported without timm: seconds, for writing a table.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write(path, content)
+        if callable(content):
+            content(temporary)
+        else:
+            temporary.write_bytes(content)
+        with temporary.open("r+b") as file:  # Windows flushes only what may be written
+            os.fsync(file.fileno())
+        temporary.replace(path)
     except OSError as error:
         error.filename = str(path)  # a full disk is noticed where no name is at hand any more
         raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def require_place(path: Path) -> None:

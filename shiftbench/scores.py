@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -56,7 +57,7 @@ class ScoreName:
         >>> ScoreName("adversarial", "crop", 3).curve == ScoreName("adversarial", "crop")
         True
         """
-        return ScoreName(self.family, self.kind)
+        return self if self.radius is None else ScoreName(self.family, self.kind)
 
     @property
     def column(self) -> str:
@@ -93,13 +94,19 @@ class Scores(Mapping[ScoreName, Score]):
         return len(self.entries)
 
     def curve(self, name: ScoreName) -> dict[int, Score]:
-        """The scores of a curve by radius; empty where there is none."""
-        found = {n.radius: s for n, s in self.entries.items() if n.curve == name.curve}
-        return {radius: found[radius] for radius in sorted(r for r in found if r is not None)}
+        """The scores of a curve by radius, from the smallest up; empty where there is none."""
+        return self._curves.get(name.curve, {})
+
+    @cached_property
+    def _curves(self) -> dict[ScoreName, dict[int, Score]]:
+        curves: dict[ScoreName, dict[int, Score]] = {}
+        for name in sorted((n for n in self.entries if n.radius is not None), key=_radius):
+            curves.setdefault(name.curve, {})[_radius(name)] = self.entries[name]
+        return curves
 
     def curves(self) -> list[ScoreName]:
         """The names that have a radius, without it, in order."""
-        return list(dict.fromkeys(name.curve for name in self if name.radius is not None))
+        return [stem for stem in self.stems() if stem in self._curves]
 
     def stems(self) -> list[ScoreName]:
         """Every name without its radius, in order: a column of a table each."""
@@ -158,6 +165,11 @@ class Scores(Mapping[ScoreName, Score]):
             ValueError: Something is not a score; the message names it.
         """
         return cls(dict(_leaves(content, ())))
+
+
+def _radius(name: ScoreName) -> int:
+    assert name.radius is not None
+    return name.radius
 
 
 def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Score]]:

@@ -335,7 +335,7 @@ def differ_for_any_pairing(first: Score, second: Score) -> bool:
 
 
 def _is_binary(values: NDArray[np.float64]) -> bool:
-    return bool(np.isin(values, (0.0, 1.0)).all())
+    return bool(((values == 0) | (values == 1)).all())
 
 
 def is_bounded(*outcomes: NDArray[np.float64]) -> bool:

@@ -10,11 +10,11 @@ from shiftbench.errors import UsageError
 from shiftbench.files import format_of, require_place, write_text
 from shiftbench.records.choose import filter_by_dataset, filter_by_model, load_records
 from shiftbench.report.formats import FORMATS
-from shiftbench.report.formats.base import Board
+from shiftbench.report.formats.base import Report
 from shiftbench.report.formats.markdown import to_markdown, update_between_markers
 from shiftbench.report.published import read_published
 from shiftbench.report.table import DEFAULT_SORT, build_tables
-from shiftbench_cli import options, scoreboard
+from shiftbench_cli import options, render, scoreboard
 
 
 @click.command()
@@ -66,7 +66,7 @@ def command(
 ) -> None:
     """Turn the records below each DIR (default results/runs) into a table per comparable group."""
     kind = _format(kind, output)
-    records = load_records(folders or [Path("results/runs")])
+    records = load_records(folders or [Path("results/runs")], on_unreadable=render.left_out)
     records = filter_by_model(filter_by_dataset(records, data), models)
     tables = build_tables(records, sort=sort, reverse=reverse, max_shift=max_shift)
     if columns is not None:
@@ -85,7 +85,9 @@ def command(
     form = FORMATS.get(kind)
     place = options.paper_folder(paper)
     published = read_published(place) if paper is not None or place.is_dir() else []
-    text = form.render(Board(tables, form.intervals if intervals is None else intervals, published))
+    text = form.render(
+        Report(tables, form.intervals if intervals is None else intervals, published)
+    )
     if output is None:
         click.echo(text, nl=False)
     else:

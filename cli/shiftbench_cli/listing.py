@@ -64,7 +64,11 @@ def _recipes() -> list[Entry]:
 def _formats() -> list[Entry]:
     from shiftbench.report.formats import FORMATS
 
-    return [{"name": name, "endings": ", ".join(FORMATS.get(name).endings)} for name in FORMATS]
+    formats = {name: FORMATS.get(name) for name in FORMATS}
+    return [
+        {"name": name, "endings": ", ".join(form.endings), "summary": form.summary}
+        for name, form in formats.items()
+    ]
 
 
 def _logs() -> list[Entry]:

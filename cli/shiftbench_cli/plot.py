@@ -10,7 +10,7 @@ from shiftbench.errors import UsageError
 from shiftbench.files import format_of, require_place
 from shiftbench.records.choose import filter_by_dataset, filter_by_model, load_records
 from shiftbench.report.plots import ENDINGS, curves_figure, heatmap_figure, save_figure
-from shiftbench_cli import options
+from shiftbench_cli import options, render
 
 
 @click.command()
@@ -44,9 +44,8 @@ def command(
     """Draw the records below each DIR (default results/runs)."""
     require_place(output)
     format_of(output, ENDINGS)
-    records = filter_by_model(
-        filter_by_dataset(load_records(folders or [Path("results/runs")]), data), models
-    )
+    records = load_records(folders or [Path("results/runs")], on_unreadable=render.left_out)
+    records = filter_by_model(filter_by_dataset(records, data), models)
     if kind == "curves":
         figure = curves_figure(records, attacks=attacks, allow_mixed=allow_mixed)
     elif len(records) == 1:

@@ -52,6 +52,11 @@ def note(text: str) -> None:
     stderr().print(Text(text), soft_wrap=True)
 
 
+def left_out(error: Exception) -> None:
+    """Names a record that cannot be read, on stderr."""
+    note(f"left out: {error}")
+
+
 def shown(score: Score, *, bound: bool = False) -> str:
     """A score for people, with its interval: `81.2 [78.9, 83.3]`; `≤` marks an upper bound."""
     return f"{'≤' if bound else ''}{score.text()} {score.interval()}"
@@ -139,7 +144,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 def head(column: Column) -> str:
     """The title of a column over two lines, and how far its grid goes."""
-    words = column.title.replace(" ", "\n", 1) if column.group else column.title
+    words = column.title.replace(" ", "\n", 1) if column.family else column.title
     return f"{words}\n±{column.reach}" if column.reach else words
 
 

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shiftbench.report.formats.base import marked
-from shiftbench.report.table import Cell, Column, Measured
+from shiftbench.report.ranking import Measured
+from shiftbench.report.table import Cell, Column
 from shiftbench.report.table import Table as Leaderboard
 from shiftbench_cli import render
 
@@ -40,14 +41,14 @@ def _print_table(console: Console, table: Leaderboard) -> None:
     star = "" if console.color_system else "*"  # plain text has no bold
     columns = table.measured_columns()
     names = [row.record.model.name for row in table.rows]
-    cells = [[row.cells[column.name] for column in columns] for row in table.rows]
+    cells = [[row.cell(column) for column in columns] for row in table.rows]
     wide = _with_intervals(columns, names, cells, star)
     unbounded = console.options.update_width(UNBOUNDED)
     if console.measure(wide, options=unbounded).maximum <= console.width:
         console.print(wide)
-        notes = table.notes(best=star or "bold")
+        notes = table.notes(best=star or "Bold")
     else:
-        best = star or "bold"
+        best = star or "Bold"
         lines = _narrow(columns, names, cells, star, console.width)
         if star and len(lines) > HEAD_LINES + len(names):  # a row per model before stars
             lines, best = _narrow(columns, names, cells, "", console.width), ""
@@ -109,8 +110,8 @@ def _narrow(
     """
     body = [[_score(cell, star) for cell in row] for row in cells]
     least = [_width(map(str, scores)) for scores in zip(*body, strict=True)]
-    widths = [max(len(_title(c)), room) for c, room in zip(columns, least, strict=True)]
-    for group, members in groupby(range(len(columns)), key=lambda i: columns[i].group):
+    widths = [max(len(c.short_title), room) for c, room in zip(columns, least, strict=True)]
+    for group, members in groupby(range(len(columns)), key=lambda i: columns[i].family):
         inside = list(members)  # wide enough for what stands above them
         widths[inside[0]] += max(0, len(group) + 1 - sum(widths[i] + 1 for i in inside))
     room = width - _width(["model", *names])
@@ -123,7 +124,7 @@ def _narrow(
     for part in _parts(widths, width - name_width):
         lines += [_groups(columns, widths, part, name_width), Text("model".ljust(name_width))]
         for i in part:
-            lines[-1].append(f" {_cut(_title(columns[i]), widths[i]):>{widths[i]}}")
+            lines[-1].append(f" {_cut(columns[i].short_title, widths[i]):>{widths[i]}}")
         lines.append(Text("─" * len(lines[-1])))
         for name, scores in zip(names, body, strict=True):
             line = Text(name[:name_width].ljust(name_width))
@@ -143,16 +144,11 @@ def _groups(
 ) -> Text:
     """The line above the titles: what neighboring columns have in common."""
     line = Text(" " * name_width)
-    for group, members in groupby(part, key=lambda i: columns[i].group):
+    for group, members in groupby(part, key=lambda i: columns[i].family):
         span = sum(widths[i] + 1 for i in members) - 1
         fill = "─" if group and span > len(group) else " "
         line.append(f" {group[:span]:{fill}^{span}}")
     return line
-
-
-def _title(column: Column) -> str:
-    """The title without what stands above it."""
-    return column.title.removeprefix(column.group).strip()
 
 
 def _parts(widths: Sequence[int], room: int) -> list[list[int]]:

@@ -265,5 +265,7 @@ def column(rows: pd.DataFrame, name: str) -> NDArray[np.float64]:
     """A column as floats; NaN where a cell is empty, and all of it where there is no column."""
     if name not in rows:
         return np.full(len(rows), np.nan)
-    values = rows[name].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.asarray(values, dtype=np.float64)
+    values = rows[name]
+    if values.dtype == object:
+        values = values.astype("Float64")
+    return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))

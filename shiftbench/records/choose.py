@@ -2,55 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from fractions import Fraction
 from pathlib import Path
 
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.records.record import Record, read_record, read_records
 from shiftbench.registry import unknown_name
-from shiftbench.scores import ScoreName
-from shiftbench.shifts.attacks import ATTACKS
 
 
-def load_records(paths: Iterable[Path]) -> list[Record]:
-    """Reads every record below `paths`; finding none is an error that says how to make some."""
+def load_records(
+    paths: Iterable[Path], *, on_unreadable: Callable[[RecordError], None] | None = None
+) -> list[Record]:
+    """Reads every record below `paths`; finding none is an error that says how to make some.
+
+    Args:
+        paths: Folders, or record files.
+        on_unreadable: Receives the error of each record that cannot be read: see `read_records`.
+    """
     folders = list(paths)
-    records = read_records(folders)
+    records = read_records(folders, on_unreadable=on_unreadable)
     if not records:
         places = ", ".join(str(folder) for folder in folders)
         raise RecordError(f"no records in {places}: make some with `shiftbench run -o DIR`")
     return records
-
-
-def grid_of(name: ScoreName) -> tuple[str, Fraction | None]:
-    """The attack of a curve and the step of its grid in pixels; None where that is not known.
-
-    >>> grid_of(ScoreName("adversarial", "half[1/4]"))
-    ('half', Fraction(1, 4))
-    """
-    attack, _, step = name.kind.partition("[")
-    if step:
-        return attack, Fraction(step.rstrip("]"))
-    return attack, ATTACKS.get(attack).step if attack in ATTACKS else None
-
-
-def pixels(name: ScoreName, radius: int) -> Fraction | None:
-    """How far a ring of a curve's grid reaches, in pixels; None where that is not known.
-
-    >>> pixels(ScoreName("adversarial", "half"), 3)
-    Fraction(3, 2)
-    """
-    _, step = grid_of(name)
-    return None if step is None else radius * step
-
-
-def summary(name: ScoreName) -> str:
-    """What an attack does, in a few words."""
-    attack, step = grid_of(name)
-    words = ATTACKS.get(attack).summary if attack in ATTACKS else ""
-    return words if attack == name.kind else f"{words}, in steps of {step} px"
 
 
 def filter_by_dataset(records: Sequence[Record], data: str | None) -> list[Record]:

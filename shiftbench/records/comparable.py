@@ -15,7 +15,7 @@ from shiftbench.scores import ACCURACY, ScoreName
 
 
 @dataclass(frozen=True)
-class Group:
+class RecordGroup:
     """Records whose scores were measured under the same conditions."""
 
     label: str  # the data in a few words, and whatever tells it from other groups
@@ -112,7 +112,7 @@ def require_comparable(records: Sequence[Record], *, what: str) -> None:
             )
 
 
-def group_records(records: Sequence[Record]) -> list[Group]:
+def group_records(records: Sequence[Record]) -> list[RecordGroup]:
     """Sorts records into groups that may be compared, in order of the data's name."""
     found: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -120,7 +120,7 @@ def group_records(records: Sequence[Record]) -> list[Group]:
     groups = []
     for members in sorted(found.values(), key=lambda group: data_label(group[0])):
         rivals = [g[0] for g in found.values() if g[0].data.name == members[0].data.name]
-        groups.append(Group(_label(members[0], rivals), tuple(members)))
+        groups.append(RecordGroup(_label(members[0], rivals), tuple(members)))
     return groups
 
 

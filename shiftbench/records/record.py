@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -262,12 +262,25 @@ def read_record(path: Path) -> Record:
     return replace(record_from_json(content, where=str(path)), folder=path.parent)
 
 
-def read_records(paths: Iterable[Path]) -> list[Record]:
-    """Reads every record at or below the given folders."""
+def read_records(
+    paths: Iterable[Path], *, on_unreadable: Callable[[RecordError], None] | None = None
+) -> list[Record]:
+    """Reads every record at or below the given folders.
+
+    Args:
+        paths: Folders, or record files.
+        on_unreadable: Receives the error of each record that cannot be read, which is left out.
+            Without it, the first such record is an error.
+    """
     records: list[Record] = []
     for path in paths:
         if not path.exists():
             raise RecordError(f"no folder {path}: make records with `shiftbench run -o {path}`")
-        found = [path] if path.is_file() else sorted(path.rglob(RECORD_FILE))
-        records += [read_record(file) for file in found]
+        for file in [path] if path.is_file() else sorted(path.rglob(RECORD_FILE)):
+            try:
+                records.append(read_record(file))
+            except RecordError as error:
+                if on_unreadable is None:
+                    raise
+                on_unreadable(error)
     return records

@@ -13,10 +13,10 @@ from decimal import Decimal
 from pathlib import Path
 
 from shiftbench.errors import DataError
-from shiftbench.records.choose import grid_of
 from shiftbench.records.comparable import conditions
 from shiftbench.records.record import Record
 from shiftbench.registry import Registry
+from shiftbench.report.axis import ShiftAxis
 from shiftbench.scores import ACCURACY, ScoreName
 from shiftbench.shifts.attacks import DEFAULT_RADIUS
 from shiftbench.statistics import Score
@@ -251,7 +251,9 @@ def answer(claims: Sequence[Claim], records: Sequence[Record]) -> list[Answer]:
 
 def _attempts(record: Record, name: ScoreName) -> list[ScoreName]:
     """The scores of a record that measure the same thing, on whatever grid."""
-    return [n for n in record.scores if (n.family, grid_of(n)[0]) == (name.family, name.kind)]
+    return [
+        n for n in record.scores if (n.family, ShiftAxis.of(n).attack) == (name.family, name.kind)
+    ]
 
 
 def unlike_published(record: Record, name: ScoreName) -> list[str]:

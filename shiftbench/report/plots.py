@@ -13,16 +13,23 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.files import format_of, require_place
-from shiftbench.records.choose import pixels, summary
-from shiftbench.records.comparable import data_label, group_records, require_comparable, why_not
+from shiftbench.records.comparable import (
+    comparison_key,
+    data_label,
+    group_records,
+    require_comparable,
+    why_not,
+)
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
+from shiftbench.report.axis import ShiftAxis
 from shiftbench.scores import ScoreName
 
 ENDINGS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
@@ -79,9 +86,8 @@ def _chosen(records: Sequence[Record], attacks: Sequence[str]) -> list[ScoreName
 def _labels(records: Sequence[Record]) -> list[str]:
     """What the legend calls each record: the group where there are several, and what bounds."""
     groups = {id(r): group.label for group in group_records(records) for r in group.records}
-    labels = []
+    mixed, labels = len(set(groups.values())) > 1, []
     for record in records:
-        mixed = len(set(groups.values())) > 1
         name = f"{record.model.name} on {groups[id(record)]}" if mixed else record.model.name
         bound = any(record.is_upper_bound(curve) for curve in record.scores.curves())
         labels.append(f"{name} (≤, sampled)" if bound else name)
@@ -94,40 +100,48 @@ def _legend_columns(labels: Sequence[str], inches: float) -> int:
     return max(1, min(len(labels), int(inches / widest)))
 
 
-def _draw_curve(axes: Axes, record: Record, name: ScoreName, look: Look) -> None:
-    curve = record.scores.curve(name)
-    if not curve:
-        return
-    radii = sorted(curve)
-    scores = [curve[s] for s in radii]
-    axes.fill_between(
-        radii,
-        [100 * score.low for score in scores],
-        [100 * score.high for score in scores],
-        color=look.color,
-        alpha=0.13,
-        linewidth=0,
-    )
-    axes.plot(
-        radii,
-        [100 * score.value for score in scores],
-        color=look.color,
-        linestyle=look.dash,
-        marker=look.marker,
-        markersize=5,
-        markeredgecolor="white",
-        markeredgewidth=0.6,
-        linewidth=1.8,
-        gid=record.model.name,
-    )
+def _draw_curves(axes: Axes, records: Sequence[Record], name: ScoreName) -> None:
+    """A line per record over its band; all bands of a panel are one artist."""
+    bands, colors = [], []
+    for index, record in enumerate(records):
+        curve, look = record.scores.curve(name), Look.number(index)
+        if not curve:
+            continue
+        upper = [(radius, 100 * score.high) for radius, score in curve.items()]
+        lower = [(radius, 100 * score.low) for radius, score in reversed(curve.items())]
+        bands.append(upper + lower)
+        colors.append(look.color)
+        line = Line2D(
+            list(curve),
+            [100 * score.value for score in curve.values()],
+            color=look.color,
+            linestyle=look.dash,
+            marker=look.marker,
+            markersize=5,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+            linewidth=1.8,
+            gid=record.model.name,
+        )
+        axes.add_line(line)
+    filled = PolyCollection(bands, facecolors=colors, alpha=0.13, linewidths=0)
+    axes.add_collection(filled, autolim=False)
+
+
+def _percent_range(records: Sequence[Record], names: Sequence[ScoreName]) -> tuple[float, float]:
+    """The scale of every panel: all bands, with some room."""
+    scores = [score for r in records for name in names for score in r.scores.curve(name).values()]
+    low, high = 100 * min(s.low for s in scores), 100 * max(s.high for s in scores)
+    room = 0.05 * max(high - low, 1.0)
+    return low - room, high + room
 
 
 def _dress(axes: Axes, name: ScoreName, radius: int) -> None:
-    words = summary(name)
-    axes.set_title(f"{name.kind}: {words}" if words else name.kind, fontsize=9, loc="left")
-    reach = [pixels(name, s) for s in range(radius + 1)]
-    axes.set_xticks(range(radius + 1), [str(s if px is None else px) for s, px in enumerate(reach)])
-    axes.set_xlabel("max shift (steps)" if None in reach else "max shift (px)", fontsize=9)
+    axis = ShiftAxis.of(name)
+    title = f"{name.kind}: {axis.summary}" if axis.summary else name.kind
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_xticks(range(radius + 1), [axis.tick(s) for s in range(radius + 1)])
+    axes.set_xlabel(f"max shift ({axis.unit})", fontsize=9)
     axes.set_xlim(-0.2, radius + 0.2)
     axes.grid(axis="y", color="#dddddd", linewidth=0.7)
     axes.set_axisbelow(True)
@@ -166,14 +180,15 @@ def curves_figure(
     for axes_row, row in zip(panels, rows, strict=True):
         for axes, name in zip(axes_row, row, strict=False):
             curves = [record.scores.curve(name) for record in records]
-            for index, record in enumerate(records):
-                _draw_curve(axes, record, name, Look.number(index))
+            axes.set_autoscale_on(False)  # it would be done again for every curve
+            _draw_curves(axes, records, name)
             _dress(axes, name, max((max(c) for c in curves if c), default=0))
         for axes in axes_row[len(row) :]:
             axes.set_visible(False)
         axes_row[0].set_ylabel("adversarial accuracy (%)", fontsize=9)
         for axes in axes_row[1:]:
             axes.tick_params(labelleft=True)
+    panels[0, 0].set_ylim(*_percent_range(records, shown))
     handles = [
         Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker, linewidth=1.8)
         for look in map(Look.number, range(len(records)))
@@ -214,6 +229,8 @@ def _require_same_curve(records: Sequence[Record], name: ScoreName) -> None:
         shared = records[0].scores.curve(name).keys() & other.scores.curve(name).keys()
         for radius in sorted(shared):
             point = ScoreName(name.family, name.kind, radius)
+            if comparison_key(records[0], point) == comparison_key(other, point) is not None:
+                continue
             bound = records[0].is_upper_bound(name) or other.is_upper_bound(name)
             reasons = why_not(records[0], other, point, images_only=bound)
             if reasons:
@@ -279,5 +296,6 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 160) -> None:
     kind = format_of(path, ENDINGS)
     # No date and no random ids: the same records give the same file.
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    with rc_context({"svg.hashsalt": "shiftbench"}):
+    # TrueType: many venues refuse the Type 3 fonts that matplotlib writes otherwise.
+    with rc_context({"svg.hashsalt": "shiftbench", "pdf.fonttype": 42, "ps.fonttype": 42}):
         figure.savefig(path, format=kind, dpi=dpi, metadata=metadata)

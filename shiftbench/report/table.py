@@ -5,21 +5,19 @@ A table is a pure function of the records. `shiftbench.report.formats` writes it
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import pandas as pd
-
-from shiftbench.errors import RecordError, UsageError
+from shiftbench.errors import UsageError
 from shiftbench.metrics import METRICS
-from shiftbench.records.choose import pixels
-from shiftbench.records.comparable import Group, comparison_key, conditions, group_records
+from shiftbench.records.comparable import RecordGroup, conditions, group_records
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
+from shiftbench.report.axis import ShiftAxis
+from shiftbench.report.ranking import Measured, lower_is_better, rank
 from shiftbench.scores import ACCURACY, UNRANKED_UNITS, ScoreName
 from shiftbench.shifts.attacks import DEFAULT_RADIUS, PAPER_ATTACKS
-from shiftbench.statistics import FRACTION, Score, compare_paired, differ_for_any_pairing
+from shiftbench.statistics import FRACTION
 
 # The first scores of every table, whether or not a record has them: the paper's.
 STANDARD = (
@@ -31,20 +29,6 @@ DEFAULT_SORT = ScoreName("adversarial", "crop").column
 HIDDEN_FAMILIES = ("change",)  # in the record, the detail and the comparison; too many for a table
 
 Plain = str | int | float | None
-Outcomes = Mapping[ScoreName, pd.Series]  # one number per image, by key
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A score as a table shows it."""
-
-    score: Score
-    bound: bool = False  # from a sampled search: the true value may be lower
-    ranked: bool = True  # measured like most of its column: it may be sorted and may win
-    best: bool = False  # the best of its column, or not significantly different from it
-    own_n: bool = False  # of fewer images than the row's other scores
-
-
 Cell = Plain | Measured
 
 
@@ -61,11 +45,10 @@ class Column:
         """How far the grid of the column goes: `6 px`."""
         if self.score is None or self.score.radius is None:
             return ""
-        far = pixels(self.score.curve, self.score.radius)
-        return f"{self.score.radius} steps" if far is None else f"{far} px"
+        return ShiftAxis.of(self.score).reach(self.score.radius)
 
     @property
-    def group(self) -> str:
+    def family(self) -> str:
         """What neighboring columns have in common: `adversarial`."""
         return self.score.family if self.score is not None and self.score.kind else ""
 
@@ -76,13 +59,24 @@ class Column:
 
     @property
     def title(self) -> str:
-        """Its name for people; an arrow where less is better."""
+        """Its name for people; an arrow where lower is better."""
         words = TITLES.get(self.name, self.name.replace("_", " "))
         return f"{words} ↓" if self.lower_is_better else words
 
+    @property
+    def short_title(self) -> str:
+        """Its name below that of its family."""
+        return self.title.removeprefix(self.family).strip()
+
+    def at(self, radius: int) -> Column:
+        """The same column at another max shift, where it has one."""
+        if self.score is None or self.score.radius is None:
+            return self
+        return replace(self, score=replace(self.score, radius=radius))
+
 
 TITLES = {"param_count": "params", "img_size": "px"}
-_FIELDS: Mapping[str, Callable[[Record], Plain]] = {
+_FACTS: Mapping[str, Callable[[Record], Plain]] = {
     "model": lambda r: r.model.name,
     "data": lambda r: r.data.name,
     "images": lambda r: r.data.images,
@@ -91,17 +85,30 @@ _FIELDS: Mapping[str, Callable[[Record], Plain]] = {
     "seconds": lambda r: float(r.seconds),
     "forward_passes": lambda r: r.forward_passes,
     "date": lambda r: r.created[:10],
+    "mode": lambda r: _mode(r),
+    "conditions": lambda r: ", ".join(f"{k} {v}" for k, v in conditions(r).items()),
 }
 # Scores, image counts and dates read best from the largest down.
 _ASCENDING = {"model", "data", "param_count", "img_size", "seconds", "forward_passes"}
 
 
+def _mode(record: Record) -> str:
+    modes = {str(i.settings["mode"]) for i in record.metrics.values() if "mode" in i.settings}
+    return ", ".join(sorted(modes))
+
+
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One record of a table."""
 
     record: Record
-    cells: Mapping[str, Cell]
+    points: Mapping[ScoreName, Measured]  # every score of the table's columns, at every max shift
+
+    def cell(self, column: Column) -> Cell:
+        """What a column shows of the record; None: nothing was measured."""
+        if column.score is not None:
+            return self.points.get(column.score)
+        return _FACTS[column.name](self.record)
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class Table:
 
     label: str  # the data, and the conditions where they are not the usual ones
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     sort: str = "model"  # the column that the rows are ordered by
     descending: bool = False
 
@@ -123,102 +130,100 @@ class Table:
         chosen = dict.fromkeys(["model", *names])
         return replace(self, columns=tuple(by_name[name] for name in chosen))
 
+    def at(self, radius: int) -> Table:
+        """The same rows with every curve at one max shift."""
+        return replace(self, columns=tuple(column.at(radius) for column in self.columns))
+
+    def measured(self, column: Column) -> list[Measured]:
+        """The scores of a column, without empty cells."""
+        return [cell for row in self.rows if isinstance(cell := row.cell(column), Measured)]
+
     def measured_columns(self) -> list[Column]:
         """The columns that hold scores, without those that are empty in every row."""
-        return [
-            column
-            for column in self.columns
-            if any(isinstance(row.cells[column.name], Measured) for row in self.rows)
-        ]
+        return [column for column in self.columns if self.measured(column)]
 
-    def notes(self, *, intervals: bool = True, best: str = "bold") -> str:
-        """The sentence under a table: units, how far the grids go, what the marks mean.
+    def notes(self, *, intervals: bool = True, best: str = "Bold") -> str:
+        """The sentences under a table: units, what is measured, what the marks mean.
 
         Args:
             intervals: Whether the table shows them.
             best: How the table marks the best scores; empty where it does not.
         """
         columns = self.measured_columns()
-        found = ["Percent with 95% intervals" if intervals else "Percent"]
-        cells = [(c, row.cells[c.name]) for c in columns for row in self.rows]
-        units = {c.title: cell.score.unit for c, cell in cells if isinstance(cell, Measured)}
-        other = [
-            f"{title} in {unit}" for title, unit in units.items() if unit not in ("", FRACTION)
-        ]
-        if other:
-            found[0] += f", {', '.join(other)}"
+        cells = {column.title: self.measured(column) for column in columns}
+        units = {title: column[0].score.unit for title, column in cells.items()}
+        sentences = ["Percent, with 95% intervals" if intervals else "Percent"]
+        for title, unit in units.items():
+            if unit not in ("", FRACTION):
+                sentences[0] += f"; {title} in {unit}"
         scaled = [title for title, unit in units.items() if unit in UNRANKED_UNITS]
         if scaled:
-            found.append(f"{', '.join(scaled)}: not ranked, a network may scale its logits")
+            sentences.append(f"{', '.join(scaled)}: not ranked, a network may scale its logits")
         reaches = [f"{c.score.kind} {c.reach}" for c in columns if c.score and c.reach]
         if reaches:
-            found.append(f"adversarial: right at every shift up to {', '.join(reaches)}")
+            sentences.append(
+                "Adversarial: images classified correctly at every single shift, up to "
+                + ", ".join(reaches)
+            )
+        every = [cell for column in cells.values() for cell in column]
         if any(column.lower_is_better for column in columns):
-            found.append("↓: less is better")
-        measured = [cell for _, cell in cells if isinstance(cell, Measured)]
-        if best and any(cell.best for cell in measured):
-            found.append(f"{best}: the best, and what a paired test cannot tell from it")
-        if any(cell.bound for cell in measured):
-            found.append("≤: an upper bound, from a search that sampled its grid; not ranked")
-        if any(not cell.ranked and not cell.bound for cell in measured):
-            found.append("†: not measured like the others of its column; not ranked")
-        return "; ".join(found) + "."
+            sentences.append("↓: lower is better")
+        if best and any(cell.best for cell in every):
+            sentences.append(
+                f"{best}: best, or not significantly different from it (paired test, 5%)"
+            )
+        if any(cell.bound for cell in every):
+            sentences.append("≤: upper bound, from a search that sampled its grid; not ranked")
+        if any(not cell.ranked and not cell.bound for cell in every):
+            sentences.append("†: not measured like the others of its column; not ranked")
+        return ". ".join([*sentences, *self._empty_cells()]) + "."
+
+    def _empty_cells(self) -> list[str]:
+        """Which columns have models that were not searched as far, and what shows them."""
+        sentences = []
+        for column in self.measured_columns():
+            if column.score is None or column.score.radius is None:
+                continue
+            curves = [row.record.scores.curve(column.score) for row in self.rows]
+            searched = [curve for curve in curves if curve]
+            short = [curve for curve in searched if column.score.radius not in curve]
+            if short:
+                common = min(max(curve) for curve in searched)
+                sentences.append(
+                    f"{column.title}: {len(short)} of {len(searched)} models were not searched up "
+                    f"to {column.reach}; --max-shift {common} shows all"
+                )
+        return sentences
 
 
-def score_columns(records: Sequence[Record], max_shift: int | None = None) -> list[Column]:
-    """A column for every score that a table shows, the paper's first."""
-    found = [stem for record in records for stem in record.scores.stems()]
-    shown = [stem for stem in found if stem.family not in HIDDEN_FAMILIES]
-    stems = list(dict.fromkeys([*STANDARD, *sorted(shown, key=_place)]))
-    return [
-        Column(
-            stem.column,
-            ScoreName(stem.family, stem.kind, _radius(records, stem, max_shift)),
-            lower_is_better(records, stem),
-        )
-        for stem in stems
-    ]
+def columns_of(records: Sequence[Record]) -> tuple[Column, ...]:
+    """Every column of tables of these records; those of further metrics, and conditions, are last.
 
-
-def lower_is_better(records: Sequence[Record], stem: ScoreName) -> bool:
-    """Whether less of a score is better, by the metric that measured it."""
-    metrics = [info.load() for r in records if (info := r.metric_of(stem)) is not None]
-    return any(metric.lower_is_better(stem) for metric in metrics if metric is not None)
-
-
-def _place(stem: ScoreName) -> tuple[bool, ScoreName]:
-    return stem.family not in {name.family for name in STANDARD}, stem
-
-
-def _radius(records: Sequence[Record], stem: ScoreName, max_shift: int | None) -> int | None:
-    """The max shift a column shows: the protocol's own where some record has it, else the largest.
-
-    One radius for the whole column, so that no two scores of different grids stand side by side.
+    Curves have no radius yet: each table has its own.
     """
-    radii = {radius for record in records for radius in record.scores.curve(stem)}
-    if not radii:
-        return DEFAULT_RADIUS if stem.family == "adversarial" else None
-    if max_shift is not None:
-        return max_shift
-    return DEFAULT_RADIUS if DEFAULT_RADIUS in radii else max(radii)
-
-
-def columns_of(records: Sequence[Record], max_shift: int | None = None) -> tuple[Column, ...]:
-    """Every column; those of further metrics, and of conditions, come last."""
-    measured = score_columns(records, max_shift)
-    standard = {name.column for name in STANDARD}
-    first = [Column(name) for name in ("model", "data", "images", "param_count", "img_size")]
-    last = [Column(name) for name in ("seconds", "forward_passes", "date")]
-    accuracy, *others = (column for column in measured if column.name in standard)
-    bounds = [Column("top1_low"), Column("top1_high")]
-    further = [column for column in measured if column.name not in standard]
+    stems = [stem for record in records for stem in record.scores.stems()]
+    shown = [stem for stem in stems if stem.family not in HIDDEN_FAMILIES]
+    further = dict.fromkeys(sorted((s for s in shown if s not in STANDARD), key=_further_order))
     sampled = any(r.is_upper_bound(name) for r in records for name in r.scores.curves())
     mixed = len(group_records(records)) > len({record.data.name for record in records})
-    return (
-        *(*first, accuracy, *bounds, *others, *last, *further),
-        *((Column("mode"),) if sampled else ()),
-        *((Column("conditions"),) if mixed else ()),
-    )
+    columns: list[Column] = []
+    for name in (
+        *("model", "data", "images", "param_count", "img_size"),
+        *STANDARD,
+        *("seconds", "forward_passes", "date"),
+        *further,
+        *(("mode",) if sampled else ()),
+        *(("conditions",) if mixed else ()),
+    ):
+        if isinstance(name, str):
+            columns.append(Column(name))
+        else:
+            columns.append(Column(name.column, name, lower_is_better(records, name)))
+    return tuple(columns)
+
+
+def _further_order(stem: ScoreName) -> tuple[bool, ScoreName]:
+    return stem.family not in {name.family for name in STANDARD}, stem
 
 
 def build_tables(
@@ -236,141 +241,64 @@ def build_tables(
             and costs from the smallest up. Scores that are not comparable with the others of their
             column come after them, empty cells last.
         reverse: Turns the order around.
-        max_shift: The max shift, in steps, of the adversarial columns.
+        max_shift: The max shift, in steps, of the adversarial columns. By default the protocol's
+            own where some record of a table has it, else the largest of the table.
     """
-    columns = columns_of(records, max_shift)
-    by_name = {column.name: column for column in columns}
-    if sort not in by_name:
-        raise unknown_name("column to sort by", sort, by_name)
-    radii = {
-        radius for r in records for name in r.scores.curves() for radius in r.scores.curve(name)
-    }
+    columns = columns_of(records)
+    names = [column.name for column in columns]
+    if sort not in names:
+        raise unknown_name("column to sort by", sort, names)
+    radii = {name.radius for r in records for name in r.scores if name.radius is not None}
     if max_shift is not None and radii and max_shift not in radii:
         raise UsageError(f"these records reach a max shift of {max(radii)}, got {max_shift}")
-    return [_table(group, columns, by_name[sort], reverse) for group in group_records(records)]
+    return [
+        _table(group, columns, sort, reverse=reverse, max_shift=max_shift)
+        for group in group_records(records)
+    ]
 
 
-def _table(group: Group, columns: tuple[Column, ...], by: Column, reverse: bool) -> Table:
-    judged = {column.name: judge(group.records, column.score) for column in columns if column.score}
-    rows = []
-    for index, record in enumerate(group.records):
-        cells: dict[str, Cell] = {name: field(record) for name, field in _FIELDS.items()}
-        accuracy = record.scores.get(ACCURACY)
-        cells["top1_low"] = None if accuracy is None else 100 * accuracy.low
-        cells["top1_high"] = None if accuracy is None else 100 * accuracy.high
-        cells["mode"] = _mode(record)
-        cells["conditions"] = ", ".join(f"{k} {v}" for k, v in conditions(record).items())
-        cells |= {name: column[index] for name, column in judged.items()}
-        rows.append(Row(record, {column.name: cells[column.name] for column in columns}))
+def _table(
+    group: RecordGroup,
+    columns: Sequence[Column],
+    sort: str,
+    *,
+    reverse: bool,
+    max_shift: int | None,
+) -> Table:
+    stems = {column.score for column in columns if column.score}
+    names = {name for record in group.records for name in record.scores if name.curve in stems}
+    points = rank(group.records, list(names))
+    rows = [TableRow(record, mine) for record, mine in zip(group.records, points, strict=True)]
     rows.sort(key=lambda row: (row.record.model.name, row.record.data.name))
+    resolved = tuple(_with_radius(column, group.records, max_shift) for column in columns)
+    by = next(column for column in resolved if column.name == sort)
+    descending = by.ascending == reverse
 
-    def key(row: Row) -> str | int | float:
-        cell = row.cells[by.name]
+    def key(row: TableRow) -> str | int | float:
+        cell = row.cell(by)
         assert cell is not None
         return cell.score.value if isinstance(cell, Measured) else cell
 
-    descending = by.ascending == reverse
-    ranked = [row for row in rows if _rank(row.cells[by.name]) == 0]
-    others = [row for row in rows if _rank(row.cells[by.name]) == 1]
-    for part in (ranked, others):
+    ranked, unranked, empty = ([row for row in rows if _part(row.cell(by)) == i] for i in range(3))
+    for part in (ranked, unranked):
         part.sort(key=key, reverse=descending)
-    empty = [row for row in rows if row.cells[by.name] is None]
-    return Table(group.label, columns, tuple(ranked + others + empty), by.name, descending)
+    return Table(group.label, resolved, (*ranked, *unranked, *empty), sort, descending)
 
 
-def _rank(cell: Cell) -> int | None:
+def _part(cell: Cell) -> int:
+    """Which part of a sorted table a row belongs to: ranked, unranked or empty."""
     if cell is None:
-        return None
+        return 2
     return int(isinstance(cell, Measured) and not cell.ranked)
 
 
-def _mode(record: Record) -> str:
-    modes = {str(i.settings["mode"]) for i in record.metrics.values() if "mode" in i.settings}
-    return ", ".join(sorted(modes))
-
-
-def judge(records: Sequence[Record], name: ScoreName) -> list[Measured | None]:
-    """The cells of a column for comparable records: which are ranked, and which are best.
-
-    Args:
-        records: One group: everything but the metric's own conditions agrees.
-        name: The score, with its radius where it is a point of a curve.
-    """
-    return judge_points(records, [name])[0]
-
-
-def judge_points(
-    records: Sequence[Record], names: Sequence[ScoreName]
-) -> list[list[Measured | None]]:
-    """The same for several points of one curve; the images of each record are read once."""
-    known: dict[int, Outcomes] = {}
-
-    def read(index: int) -> Outcomes:
-        if index not in known:
-            known[index] = _outcomes(records[index], names[0])
-        return known[index]
-
-    return [_judge(records, name, read) for name in names]
-
-
-def _judge(
-    records: Sequence[Record], name: ScoreName, read: Callable[[int], Outcomes]
-) -> list[Measured | None]:
-    scores = [record.scores.get(name) for record in records]
-    there = [i for i, score in enumerate(scores) if score is not None]
-    alike = _alike([records[i] for i in there], name)
-    ranked = {i for i, same in zip(there, alike, strict=True) if same}
-    lower = lower_is_better(records, name)
-    ranked_scores = {i: score for i, score in enumerate(scores) if score and i in ranked}
-    best = _best(ranked_scores, name, lower, read)
-    return [
-        None
-        if score is None
-        else Measured(
-            score,
-            bound=record.is_upper_bound(name),
-            ranked=i in ranked,
-            best=i in best,
-            own_n=score.n != record.data.images,
-        )
-        for i, (record, score) in enumerate(zip(records, scores, strict=True))
-    ]
-
-
-def _alike(records: Sequence[Record], name: ScoreName) -> list[bool]:
-    """Which records belong to the largest set of one column that is comparable and exact."""
-    keys = [None if r.is_upper_bound(name) else comparison_key(r, name) for r in records]
-    largest = Counter(key for key in keys if key is not None).most_common(1)
-    return [key is not None and key == largest[0][0] for key in keys]
-
-
-def _best(
-    scores: Mapping[int, Score], name: ScoreName, lower: bool, read: Callable[[int], Outcomes]
-) -> set[int]:
-    """The best of several scores, and those that a paired test cannot tell from it."""
-    if len(scores) < 2 or any(score.unit in UNRANKED_UNITS for score in scores.values()):
-        return set()
-    first = (min if lower else max)(scores, key=lambda i: scores[i].value)
-    rivals = [
-        i for i in scores if i != first and not differ_for_any_pairing(scores[first], scores[i])
-    ]
-    return {first} | {
-        i
-        for i in rivals
-        if _tied(read(i).get(name), read(first).get(name), scores[i], scores[first])
-    }
-
-
-def _tied(rival: pd.Series | None, best: pd.Series | None, score: Score, best_score: Score) -> bool:
-    if rival is None or best is None:
-        return score.value == best_score.value
-    both = best.index.intersection(rival.index)
-    compared = compare_paired(rival.loc[both], best.loc[both], unit=best_score.unit)
-    return not compared.is_significant
-
-
-def _outcomes(record: Record, name: ScoreName) -> Outcomes:
-    try:
-        return record.outcomes(name.stem)
-    except RecordError:
-        return {}  # a record without its table of images: only equal scores are tied
+def _with_radius(column: Column, records: Sequence[Record], max_shift: int | None) -> Column:
+    """A curve's column at one radius: no two scores of different grids stand side by side."""
+    if column.score is None:
+        return column
+    radii = {radius for record in records for radius in record.scores.curve(column.score)}
+    if not radii:
+        return column
+    largest = DEFAULT_RADIUS if DEFAULT_RADIUS in radii else max(radii)
+    radius = largest if max_shift is None else max_shift
+    return replace(column, score=replace(column.score, radius=radius))

@@ -25,7 +25,8 @@ from shiftbench.report.formats.markdown import (
     to_markdown,
     update_between_markers,
 )
-from shiftbench.report.table import Measured, Table, build_tables
+from shiftbench.report.ranking import Measured
+from shiftbench.report.table import Table, build_tables
 from shiftbench.scores import ACCURACY, ScoreName, Scores
 from shiftbench.statistics import compare_paired, mean_score
 from shiftbench_cli import render
@@ -33,10 +34,11 @@ from shiftbench_cli.leaderboard import command
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = (
-    "model,data,images,param_count,img_size,top1,top1_low,top1_high,consistency_integer,"
-    "consistency_half,consistency_crop,adversarial_integer,adversarial_half,adversarial_crop,"
-    "adversarial_bilinear,seconds,forward_passes,date"
+    "model,data,images,param_count,img_size,top1,consistency_integer,consistency_half,"
+    "consistency_crop,adversarial_integer,adversarial_half,adversarial_crop,adversarial_bilinear,"
+    "seconds,forward_passes,date"
 )
+ABOUT = "scores_in,max_shift"
 
 
 def parse(text: str) -> list[dict[str, str]]:
@@ -54,7 +56,8 @@ def only(records: Sequence[Record], **options: Any) -> Table:
 
 def cells(table: Table, column: str) -> dict[str, Measured]:
     """The cells of a column that hold a score, by model, in the order of the rows."""
-    found = {row.record.model.name: row.cells[column] for row in table.rows}
+    shown = next(one for one in table.columns if one.name == column)
+    found = {row.record.model.name: row.cell(shown) for row in table.rows}
     return {name: cell for name, cell in found.items() if isinstance(cell, Measured)}
 
 
@@ -69,7 +72,7 @@ def test_csv_has_the_contracts_columns_and_the_records_numbers():
         consistent={"half": [True] * 7 + [False]},
     )
     text = to_csv(build_tables([record]))
-    assert text.splitlines()[0] == CONTRACT
+    assert to_csv(build_tables([record]), intervals=False).startswith(f"{CONTRACT},{ABOUT}\n")
     (row,) = parse(text)
     assert row["model"] == "timm:a"
     assert (row["images"], row["img_size"], row["param_count"]) == ("8", "64", "1000000")
@@ -78,17 +81,20 @@ def test_csv_has_the_contracts_columns_and_the_records_numbers():
     assert row["consistency_half"] == "87.50"
     assert row["date"] == "2026-01-02"
     assert row["adversarial_integer"] == row["consistency_crop"] == ""
-    accuracy = record.scores[ACCURACY]
-    low, high = (f"{100 * x:.2f}" for x in (accuracy.low, accuracy.high))
-    assert (row["top1_low"], row["top1_high"]) == (low, high)
+    assert (row["scores_in"], row["max_shift"]) == ("percent", "crop 6 px")
+    for name in (ACCURACY, ScoreName("consistency", "half"), ScoreName("adversarial", "crop", 6)):
+        score = record.scores[name]
+        expected = [f"{100 * x:.2f}" for x in (score.value, score.low, score.high)]
+        assert [row[f"{name.column}{end}"] for end in ("", "_low", "_high")] == expected
 
 
 def test_further_attacks_and_the_search_mode_come_last_and_only_when_needed():
     camera = make_record("b", broken={"camera": spread(10, [1])}, settings={"mode": "sampled:4"})
-    header = to_csv(build_tables([camera])).splitlines()[0]
-    assert header == f"{CONTRACT},adversarial_camera,mode"
+    header = to_csv(build_tables([camera]), intervals=False).splitlines()[0]
+    assert header == f"{CONTRACT},adversarial_camera,mode,{ABOUT}"
     full = make_record("c", broken={"crop": spread(10, [1])}, settings={"mode": "full_grid"})
-    assert to_csv(build_tables([full])).splitlines()[0] == CONTRACT
+    header = to_csv(build_tables([full]), intervals=False).splitlines()[0]
+    assert header == f"{CONTRACT},{ABOUT}"
 
 
 def test_rows_are_sorted_by_a_column_with_empty_cells_last():
@@ -115,6 +121,8 @@ def test_one_column_never_mixes_grids():
     assert set(cells(only([wide, narrow]), "adversarial_crop")) == {"wide"}
     (column,) = [c for c in only([narrow]).columns if c.name == "adversarial_crop"]
     assert column.reach == "2 px"
+    notes = only([wide, narrow]).notes()
+    assert "1 of 2 models were not searched up to 6 px; --max-shift 2 shows all." in notes
     at_2 = cells(only([wide, narrow], max_shift=2), "adversarial_crop")
     assert {name: cell.score.value for name, cell in at_2.items()} == {"narrow": 0.9, "wide": 0.7}
     with pytest.raises(UsageError, match="reach a max shift of 6, got 7"):
@@ -124,6 +132,14 @@ def test_one_column_never_mixes_grids():
     table = only([fine, same])
     assert set(cells(table, "adversarial_integer[1/4]")) == {"fine"}
     assert set(cells(table, "adversarial_half")) == {"same"}
+
+
+def test_every_table_reaches_as_far_as_its_own_records():
+    wide = make_record("wide", broken={"crop": spread(10, [1, 1, 1, 1])})
+    narrow = make_record("narrow", broken={"crop": spread(10, [1])}, max_shift=2, data="cifar10")
+    tables = build_tables([wide, narrow])
+    assert [len(cells(table, "adversarial_crop")) for table in tables] == [1, 1]
+    assert [row["max_shift"] for row in parse(to_csv(tables))] == ["crop 2 px", "crop 6 px"]
 
 
 CONDITIONS = [
@@ -223,7 +239,7 @@ def test_bold_is_the_best_and_whatever_a_paired_test_cannot_tell_from_it(tmp_pat
     for text, marks in ((markdown, "**{}**"), (latex, r"\textbf{{{}}}")):
         assert text.count(marks.format("100.0")) == text.count(marks.format("99.9")) == 2
         assert marks.format("98.0") not in text
-    assert "what a paired test cannot tell" in markdown
+    assert "Bold: best, or not significantly different from it (paired test, 5%)." in markdown
     starred = run(tmp_path).stdout  # a file has no bold
     assert "99.9*" in starred
     assert "98.0*" not in starred
@@ -253,29 +269,43 @@ def test_without_the_images_only_equal_scores_are_tied():
     assert bold(only(records), "adversarial_crop") == {"a"}
 
 
-def with_jitter(name: str, values: Sequence[float]) -> Record:
+def with_jitter(name: str, values: Sequence[float], kind: str, unit: str) -> Record:
     """A record that also has a score of which less is better."""
     record = make_record(name, broken={"crop": spread(len(values), [1])})
     base = record.metrics["accuracy"]
-    info = MetricInfo("jitter", {}, ("jitter_logit",), base.images, base.digest)
-    score = mean_score(values, unit="variance")
+    info = MetricInfo("jitter", {}, (f"jitter_{kind}",), base.images, base.digest)
     return replace(
         record,
         metrics={**record.metrics, "jitter": info},
-        scores=Scores({**record.scores, ScoreName("jitter", "logit"): score}),
+        scores=Scores({**record.scores, ScoreName("jitter", kind): mean_score(values, unit=unit)}),
     )
 
 
+def jittery(kind: str, unit: str) -> list[Record]:
+    values = {"shaky": [2.0, 3.0, 4.0], "steady": [0.1, 0.2, 0.3]}
+    return [with_jitter(name, some, kind, unit) for name, some in values.items()]
+
+
 def test_where_less_is_better_the_lowest_wins_and_comes_first():
-    records = [with_jitter("shaky", [2.0, 3.0, 4.0]), with_jitter("steady", [0.1, 0.2, 0.3])]
-    table = only(records, sort="jitter_logit")
-    assert list(cells(table, "jitter_logit")) == ["steady", "shaky"]
-    assert bold(table, "jitter_logit") == {"steady"}
+    table = only(jittery("probability", "variance"), sort="jitter_probability")
+    assert list(cells(table, "jitter_probability")) == ["steady", "shaky"]
+    assert bold(table, "jitter_probability") == {"steady"}
     markdown = to_markdown([table])
-    assert "jitter logit ↓" in markdown
-    assert "less is better" in markdown
-    assert r"logit $\downarrow$" in to_latex([table])
-    assert [row["jitter_logit"] for row in parse(to_csv([table]))] == ["0.2", "3"]
+    assert "jitter probability ↓" in markdown
+    assert "lower is better" in markdown
+    assert r"probability $\downarrow$" in to_latex([table])
+    rows = parse(to_csv([table]))
+    assert [row["jitter_probability"] for row in rows] == ["0.2", "3"]
+    assert rows[0]["jitter_probability_low"] == ""  # three images have no interval
+    assert rows[0]["scores_in"] == "percent; jitter_probability in variance"
+
+
+def test_scores_counted_in_logits_are_shown_and_have_no_best():
+    """The same network with its logits times 0.1 would win."""
+    table = only(jittery("logit", "squared logits"))
+    assert len(cells(table, "jitter_logit")) == 2
+    assert bold(table, "jitter_logit") == set()
+    assert "jitter logit ↓: not ranked, a network may scale its logits." in table.notes()
 
 
 def test_a_score_of_other_images_than_the_row_says_its_own_n(tmp_path: Path):
@@ -344,7 +374,7 @@ def test_columns_are_chosen_and_the_model_is_always_there(tmp_path: Path):
     latex = run(tmp_path / "runs", *chosen, "--format", "latex").stdout
     assert r"\begin{tabular}{lrr}" in latex
     table = run(tmp_path / "runs", *chosen, "--format", "csv").stdout
-    assert table.startswith("model,adversarial_crop,top1")
+    assert table.split(",")[:5:4] == ["model", "top1"]  # with the ends of each interval
     wrong = run(tmp_path / "runs", "--columns", "crop").exception
     assert "unknown column 'crop'" in str(wrong)
     page = run(tmp_path / "runs", *chosen, "--format", "html").exception
@@ -403,7 +433,8 @@ def test_the_table_of_a_terminal_fits_its_width(
     lines = run(tmp_path).stdout.splitlines()
     assert max(len(line.rstrip()) for line in lines[1:]) <= width
     text = " ".join(line.replace("│", " ").strip() for line in lines)
-    cells = [c for row in only(records).rows for c in row.cells.values() if isinstance(c, Measured)]
+    table = only(records)
+    cells = [cell for column in table.columns for cell in table.measured(column)]
     if width == 200:
         assert all(cell.score.interval() in text for cell in cells)
     else:  # no room for them: one sentence says how far they reach
@@ -445,9 +476,21 @@ def test_mistakes_are_one_clear_sentence(tmp_path: Path):
     assert record.folder is not None
     (record.folder / "record.json").write_text('{"schema": 99}')
     with pytest.raises(RecordError, match="newer than"):
-        read_records([runs])
-    (record.folder / "record.json").write_text("{")
-    assert "cannot read the record" in error(runs)
+        load_records([runs])
+    assert "no records in" in error(runs)
+
+
+@pytest.mark.parametrize("content", ["{", '{"schema": 99}', '{"schema": 2}', "[]"])
+def test_one_bad_record_is_named_and_left_out(tmp_path: Path, content: str):
+    for name in ("good", "bad"):
+        record = write_record(tmp_path, name, broken={"crop": spread(10, [1])})
+        assert record.folder is not None
+    (record.folder / "record.json").write_text(content)
+    result = run(tmp_path, "--format", "csv")
+    assert result.exit_code == 0
+    assert [row["model"] for row in parse(result.stdout)] == ["good"]
+    assert "left out:" in result.stderr
+    assert str(record.folder) in " ".join(result.stderr.split())
 
 
 def test_the_page_sets_the_papers_apart_wherever_it_is_made(tmp_path: Path):

@@ -43,11 +43,12 @@ def test_curves_show_every_score_with_its_band(tmp_path: Path):
     assert list(found) == ["crop", "bilinear", "camera", "integer", "half"]
     for attack, axes in found.items():
         assert axes.get_xlabel() == "max shift (px)"
-        for record, band in zip(records, axes.collections, strict=True):
+        (bands,) = axes.collections
+        for record, band in zip(records, bands.get_paths(), strict=True):
             curve = record.scores.curve(ScoreName("adversarial", attack))
             values = [100 * curve[s].value for s in range(7)]
             assert series(axes, record.model.name) == pytest.approx(values)
-            edge = np.asarray(band.get_paths()[0].vertices)[:, 1]
+            edge = np.asarray(band.vertices)[:, 1]
             assert edge.min() == pytest.approx(100 * min(score.low for score in curve.values()))
             assert edge.max() == pytest.approx(100 * max(score.high for score in curve.values()))
     ticks = [label.get_text() for label in found["bilinear"].get_xticklabels()]

@@ -7,18 +7,14 @@ from dataclasses import dataclass
 
 from shiftbench.registry import Registry
 from shiftbench.report.published import Published
-from shiftbench.report.table import Cell, Column, Measured, Table
+from shiftbench.report.ranking import Measured
+from shiftbench.report.table import Cell, Column, Table
 
-PLAIN = (
-    "model",
-    "images",
-    "param_count",
-    "img_size",
-)  # columns of a printed table
+PLAIN = ("model", "images", "param_count", "img_size")  # columns of a printed table
 
 
 @dataclass(frozen=True)
-class Board:
+class Report:
     """What a format writes, as far as it has room for it."""
 
     tables: Sequence[Table]  # one per group of comparable records
@@ -31,7 +27,8 @@ class Format:
     """A way to write tables as text."""
 
     endings: tuple[str, ...]  # of files that ask for it: (".md",)
-    render: Callable[[Board], str]
+    render: Callable[[Report], str]
+    summary: str = ""  # one line for `shiftbench list formats`
     intervals: bool = True  # whether they are shown when the user does not say
 
 
@@ -69,10 +66,10 @@ def grid(
     table: Table, *, escape: Callable[[str], str], score: Callable[[Measured], str]
 ) -> list[list[str]]:
     """Every cell of a printed table as text."""
-    lines = []
+    columns, lines = table.measured_columns(), []
     for row in table.rows:
-        line = [escape(plain(c.name, row.cells[c.name])) for c in plain_columns(table)]
-        cells = [row.cells[column.name] for column in table.measured_columns()]
+        line = [escape(plain(c.name, row.cell(c))) for c in plain_columns(table)]
+        cells = [row.cell(column) for column in columns]
         lines.append(line + [score(c) if isinstance(c, Measured) else "" for c in cells])
     return lines
 

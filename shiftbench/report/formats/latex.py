@@ -13,7 +13,8 @@ from shiftbench.report.formats.base import (
     plain_columns,
     titles,
 )
-from shiftbench.report.table import Column, Measured, Table
+from shiftbench.report.ranking import Measured
+from shiftbench.report.table import Table
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -34,15 +35,10 @@ def latex_escape(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
 
 
-def _name(column: Column) -> str:
-    """What stands below the family: the kind alone."""
-    return column.title.removeprefix(column.group).strip()
-
-
 def _header(table: Table) -> list[str]:
     plain, scored = plain_columns(table), table.measured_columns()
     first, rules, at = [""] * len(plain), [], len(plain) + 1
-    for family, members in groupby(scored, key=lambda column: column.group):
+    for family, members in groupby(scored, key=lambda column: column.family):
         width = len(list(members))
         if family:
             first.append(rf"\multicolumn{{{width}}}{{c}}{{{family}}}")
@@ -50,7 +46,7 @@ def _header(table: Table) -> list[str]:
         else:
             first += [""] * width
         at += width
-    names = [column.title for column in plain] + [_name(column) for column in scored]
+    names = [column.title for column in plain] + [column.short_title for column in scored]
     lines = [" & ".join(first) + r" \\", " ".join(rules)] if rules else []
     return [*lines, " & ".join(latex_escape(name) for name in names) + r" \\"]
 
@@ -91,5 +87,10 @@ def to_latex(tables: Sequence[Table], intervals: bool = False) -> str:
 
 FORMATS.register(
     "latex",
-    Format((".tex",), lambda board: to_latex(board.tables, board.intervals), intervals=False),
+    Format(
+        (".tex",),
+        lambda report: to_latex(report.tables, report.intervals),
+        "booktabs tables with captions",
+        intervals=False,
+    ),
 )

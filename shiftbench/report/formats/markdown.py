@@ -9,7 +9,8 @@ from pathlib import Path
 from shiftbench.errors import UsageError
 from shiftbench.files import write_atomic
 from shiftbench.report.formats.base import FORMATS, Format, grid, marked, titles
-from shiftbench.report.table import Measured, Table
+from shiftbench.report.ranking import Measured
+from shiftbench.report.table import Table
 
 LEADERBOARD = "leaderboard"
 
@@ -72,5 +73,10 @@ def update_between_markers(path: Path, content: str, *, name: str = LEADERBOARD)
 
 
 FORMATS.register(
-    "markdown", Format((".md",), lambda board: to_markdown(board.tables, board.intervals))
+    "markdown",
+    Format(
+        (".md",),
+        lambda report: to_markdown(report.tables, report.intervals),
+        "tables for a README, a wiki or an issue",
+    ),
 )

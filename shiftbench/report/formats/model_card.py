@@ -9,7 +9,8 @@ import yaml
 
 from shiftbench.records.record import Record
 from shiftbench.report.formats.base import FORMATS, Format
-from shiftbench.report.table import Column, Measured, Table
+from shiftbench.report.ranking import Measured
+from shiftbench.report.table import Column, Table
 
 TASK = {"type": "image-classification", "name": "Image classification under shifts"}
 
@@ -23,7 +24,7 @@ def to_model_card(tables: Sequence[Table]) -> str:
             metrics = [
                 _metric(row.record, column, cell)
                 for column in columns
-                if isinstance(cell := row.cells[column.name], Measured)
+                if isinstance(cell := row.cell(column), Measured)
             ]
             result = {"task": dict(TASK), "dataset": _dataset(row.record), "metrics": metrics}
             entries.setdefault(row.record.model.name, []).append(result)
@@ -69,4 +70,11 @@ def _words(column: Column, cell: Measured) -> Iterator[str]:
         yield "upper bound"
 
 
-FORMATS.register("model-card", Format((".yaml", ".yml"), lambda board: to_model_card(board.tables)))
+FORMATS.register(
+    "model-card",
+    Format(
+        (".yaml", ".yml"),
+        lambda report: to_model_card(report.tables),
+        "the model-index block of a Hugging Face model card",
+    ),
+)

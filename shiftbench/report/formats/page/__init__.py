@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from shiftbench.report.formats.base import FORMATS, Board, Format
+from shiftbench.report.formats.base import FORMATS, Format, Report
 from shiftbench.report.formats.page.groups import describe_group
 from shiftbench.report.formats.page.published import describe_published
 from shiftbench.report.published import Published
@@ -43,10 +43,14 @@ def script_safe(content: Any) -> str:
 def payload(
     tables: Sequence[Table], intervals: bool = True, published: Sequence[Published] = ()
 ) -> dict[str, Any]:
-    """What the page's script reads."""
+    """What the page's script reads. It opens on ImageNet, then on the table of most models."""
+
+    def first(table: Table) -> tuple[bool, int]:
+        return table.rows[0].record.data.name != "imagenet", -len(table.rows)
+
     return {
         "intervals": intervals,
-        "groups": [describe_group(table) for table in tables],
+        "groups": [describe_group(table) for table in sorted(tables, key=first)],
         "published": describe_published(published),
     }
 
@@ -57,7 +61,7 @@ def render_page(
     """The whole page as one HTML file.
 
     Args:
-        tables: One per group of comparable records; the page opens in their order.
+        tables: One per group of comparable records.
         intervals: Whether the table shows them from the start.
         published: Figures of papers, for a section of their own.
     """
@@ -70,8 +74,11 @@ def render_page(
     return re.sub(r"@@(STYLE|SCRIPT|DATA)@@", lambda m: parts[m.group(1)], _read("template.html"))
 
 
-def _render(board: Board) -> str:
-    return render_page(board.tables, board.intervals, board.published)
+def _render(report: Report) -> str:
+    return render_page(report.tables, report.intervals, report.published)
 
 
-FORMATS.register("html", Format((".html", ".htm"), _render))
+FORMATS.register(
+    "html",
+    Format((".html", ".htm"), _render, "an interactive page in one file, with curves and details"),
+)

@@ -1,131 +1,84 @@
-"""One group of comparable records as the page shows it: every cell, at every max shift."""
+"""One table as the page shows it: every cell, at every max shift."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from shiftbench.metrics import METRICS
-from shiftbench.records.choose import pixels, summary
-from shiftbench.records.record import Record
+from shiftbench.report.axis import ShiftAxis
 from shiftbench.report.formats.base import marked, plain
 from shiftbench.report.formats.page.detail import describe_detail, sampled_modes, verified
-from shiftbench.report.table import Cell, Column, Measured, Row, Table, judge_points
-from shiftbench.scores import ScoreName
+from shiftbench.report.ranking import Measured
+from shiftbench.report.table import Cell, Column, Table
 
 # Not scores, yet on the page; others only where the table is sorted by one of them.
 _PLAIN = ("param_count", "seconds")
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """A column with its cells, a list for each radius that the page can show."""
-
-    column: Column
-    points: tuple[Sequence[Cell], ...]  # by radius, then by row; one where there is no curve
-    curve: ScoreName | None = None
-
-    @property
-    def radius(self) -> int:
-        """The radius that the table came with."""
-        own = self.column.score.radius if self.curve and self.column.score else None
-        return own or 0
-
-    def at(self, radius: int) -> Sequence[Cell]:
-        """The cells at a radius; beyond what was measured they are empty."""
-        if self.curve is None:
-            return self.points[0]
-        return self.points[radius] if radius < len(self.points) else [None] * len(self.points[0])
-
-
 def describe_group(table: Table) -> dict[str, Any]:
     """Columns, cells and rows of a table, the notes for each max shift, and the models' details."""
-    shown = _shown(table)
-    curves = [column for column in shown if column.curve is not None]
-    stop = max((column.radius for column in curves), default=0)
-    furthest = max([stop, *(len(column.points) - 1 for column in curves)])
+    columns = _shown(table)
+    furthest = {column.name: _furthest(table, column) for column in columns}
+    starts = [c.score.radius for c in columns if c.score and c.score.radius is not None]
+    stop = max(starts, default=0)
     names = [(row.record.model.name, row.record.data.name) for row in table.rows]
-    places = sorted(range(len(names)), key=names.__getitem__)
+    order = sorted(range(len(names)), key=names.__getitem__)
+    places = {index: place for place, index in enumerate(order)}
+    last = max([stop, *(far for far in furthest.values() if far is not None)])
     return {
         "label": table.label,
         "data": table.rows[0].record.data.name,
         "sort": table.sort,
         "descending": table.descending,
         "stop": stop,  # the radius to begin with; there each column has its own
-        "notes": [_notes(table, shown, None if s == stop else s) for s in range(furthest + 1)],
-        "columns": [_column(column) for column in shown],
+        "notes": [(table if s == stop else table.at(s)).notes() for s in range(last + 1)],
+        "columns": [_column(table, column, furthest[column.name]) for column in columns],
         "rows": [
-            {"place": places.index(index), **_row(row.record)}
+            {
+                "place": places[index],
+                "model": row.record.model.name,
+                "mode": sampled_modes(row.record),
+                "verified": verified(row.record),
+                "detail": describe_detail(row.record),
+            }
             for index, row in enumerate(table.rows)
         ],
     }
 
 
-def _row(record: Record) -> dict[str, Any]:
-    return {
-        "model": record.model.name,
-        "mode": sampled_modes(record),
-        "verified": verified(record),
-        "detail": describe_detail(record),
-    }
-
-
-def _shown(table: Table) -> list[_Shown]:
+def _shown(table: Table) -> list[Column]:
     """The models, every score that a record has at some radius, and a few facts."""
-    columns = {column.name: column for column in table.columns}
-
-    def facts(name: str) -> _Shown:
-        return _Shown(columns[name], ([row.cells[name] for row in table.rows],))
-
-    scored = [_measured(table, column) for column in table.columns if column.score is not None]
-    there = [shown for shown in scored if any(cell for cells in shown.points for cell in cells)]
-    others = [name for name in dict.fromkeys((*_PLAIN, table.sort)) if not columns[name].score]
-    return [facts("model"), *there, *(facts(name) for name in others if name != "model")]
+    there = {name.curve for row in table.rows for name in row.points}
+    by_name = {column.name: column for column in table.columns}
+    scored = [c for c in table.columns if c.score is not None and c.score.curve in there]
+    facts = [by_name[n] for n in dict.fromkeys(("model", *_PLAIN, table.sort))]
+    model, *others = (column for column in facts if column.score is None)
+    return [model, *scored, *others]
 
 
-def _measured(table: Table, column: Column) -> _Shown:
-    assert column.score is not None
-    curve = column.score.curve
-    records = [row.record for row in table.rows]
-    radii = {radius for record in records for radius in record.scores.curve(curve)}
-    if not radii:
-        return _Shown(column, ([row.cells[column.name] for row in table.rows],))
-    names = [ScoreName(curve.family, curve.kind, s) for s in range(max(radii) + 1)]
-    return _Shown(column, tuple(judge_points(records, names)), curve)
+def _furthest(table: Table, column: Column) -> int | None:
+    """The largest radius of a curve that some record has; None where there is no curve."""
+    if column.score is None or column.score.radius is None:
+        return None
+    radii = [radius for row in table.rows for radius in row.record.scores.curve(column.score)]
+    return max(radii, default=column.score.radius)
 
 
-def _notes(table: Table, shown: Sequence[_Shown], radius: int | None) -> str:
-    """What stands under the table at a radius; None: as it came."""
-    scored = [column for column in shown if column.column.score is not None]
-    at = {c.column.name: c.radius if radius is None else radius for c in scored}
-    columns = [replace(c.column, score=_named(c, at[c.column.name])) for c in scored]
-    cells = [{c.column.name: c.at(at[c.column.name])[i] for c in scored} for i in _rows(table)]
-    rows = [Row(row.record, mine) for row, mine in zip(table.rows, cells, strict=True)]
-    return replace(table, columns=tuple(columns), rows=tuple(rows)).notes()
-
-
-def _rows(table: Table) -> range:
-    return range(len(table.rows))
-
-
-def _named(shown: _Shown, radius: int) -> ScoreName | None:
-    curve = shown.curve
-    return curve and ScoreName(curve.family, curve.kind, radius)
-
-
-def _column(shown: _Shown) -> dict[str, Any]:
-    column = shown.column
+def _column(table: Table, column: Column, furthest: int | None) -> dict[str, Any]:
+    radius = column.score.radius if column.score else None
+    points = [column] if furthest is None else [column.at(s) for s in range(furthest + 1)]
+    cells = [[row.cell(point) for row in table.rows] for point in points]
     return {
         "name": column.name,
-        "group": column.group,
+        "group": column.family,
         "title": column.title,
-        "short": column.title.removeprefix(column.group).strip(),
+        "short": column.short_title,
         "about": _about(column),
         "ascending": column.ascending,
-        "radius": shown.radius,
-        "cells": [_cells(column.name, cells) for cells in shown.points],
-        "curve": None if shown.curve is None else _curve(shown, shown.curve),
+        "radius": radius or 0,
+        "cells": [_cells(column.name, row) for row in cells],
+        "curve": None if furthest is None else _curve(column, cells),
     }
 
 
@@ -141,24 +94,23 @@ def _cells(name: str, cells: Sequence[Cell]) -> list[list[str | int] | None]:
     Ranks count from 0 up, among the ranked cells and among the others. Flags: b, best; u, unranked;
     n, of another number of images than the row's other scores.
     """
-    parts = (
-        sorted({_value(cell) for cell in cells if cell is not None and _ranked(cell)}),
-        sorted({_value(cell) for cell in cells if cell is not None and not _ranked(cell)}),
-    )
-    ranks = [{value: rank for rank, value in enumerate(part)} for part in parts]
-    found: list[list[str | int] | None] = []
+    values = [
+        {_value(c) for c in cells if c is not None and _ranked(c) is r} for r in (False, True)
+    ]
+    ranks = [{value: rank for rank, value in enumerate(sorted(part))} for part in values]
+    described: list[list[str | int] | None] = []
     for cell in cells:
         if cell is None:
-            found.append(None)
+            described.append(None)
             continue
-        rank = ranks[0 if _ranked(cell) else 1][_value(cell)]
-        if not isinstance(cell, Measured):
-            found.append([plain(name, cell), rank])
-            continue
-        flags = "b" * cell.best + "u" * (not cell.ranked) + "n" * cell.own_n
-        text = marked(cell, cell.score.text())
-        found.append([text, rank, cell.score.interval(), f"{cell.score.n:,}", flags])
-    return found
+        rank = ranks[_ranked(cell)][_value(cell)]
+        if isinstance(cell, Measured):
+            flags = "b" * cell.best + "u" * (not cell.ranked) + "n" * cell.own_n
+            text = marked(cell, cell.score.text())
+            described.append([text, rank, cell.score.interval(), f"{cell.score.n:,}", flags])
+        else:
+            described.append([plain(name, cell), rank])
+    return described
 
 
 def _value(cell: Cell) -> Any:
@@ -169,25 +121,24 @@ def _ranked(cell: Cell) -> bool:
     return not isinstance(cell, Measured) or cell.ranked
 
 
-def _curve(shown: _Shown, name: ScoreName) -> dict[str, Any]:
+def _curve(column: Column, cells: Sequence[Sequence[Cell]]) -> dict[str, Any]:
     """What a chart needs: numbers for drawing in the unit of their texts, and its axis."""
-    reaches = [pixels(name, s) for s in range(len(shown.points))]
-    measured = [
-        cell.score for cells in shown.points for cell in cells if isinstance(cell, Measured)
-    ]
+    assert column.score is not None
+    axis = ShiftAxis.of(column.score)
+    measured = [cell.score for row in cells for cell in row if isinstance(cell, Measured)]
     percent = all(score.is_fraction for score in measured)
-    scale = 100 if percent else 1
 
     def point(cell: Cell) -> list[float] | None:
         if not isinstance(cell, Measured):
             return None
-        score = cell.score
-        return [float(f"{scale * x:.4g}") for x in (score.value, score.low, score.high)]
+        score, scale = cell.score, 100 if percent else 1
+        ends = (score.low, score.high) if score.has_interval else (score.value, score.value)
+        return [float(f"{scale * x:.4g}") for x in (score.value, *ends)]
 
     return {
-        "about": summary(name),
-        "unit": "steps" if None in reaches else "px",
-        "ticks": [str(s if reach is None else reach) for s, reach in enumerate(reaches)],
+        "about": axis.summary,
+        "unit": axis.unit,
+        "ticks": [axis.tick(s) for s in range(len(cells))],
         "percent": percent,
-        "points": [[point(cell) for cell in row] for row in zip(*shown.points, strict=True)],
+        "points": [[point(cell) for cell in row] for row in zip(*cells, strict=True)],
     }
