@@ -20,93 +20,75 @@ ROOM_FOR_BARS = 100  # columns: on narrower terminals the counts alone say how f
 
 
 class RunProgress:
-    """What a run says while it works; the base class says nothing."""
+    """What a run shows on stderr while it works."""
+
+    def __init__(self, console: Console, *, remarks: bool = True, progress: bool = True) -> None:
+        """Shows remarks, or nothing at all; and progress, or only remarks."""
+        self._console, self._remarks, self._progress = console, remarks, remarks and progress
+        self._bars: Bars | None = None
 
     def model(self, name: str) -> ProgressCallback | None:
         """Begins the lines of a model."""
-        return None
+        if not self._progress:
+            return None
+        return self._live(name) if render.is_live(self._console) else self._plain(name)
 
     def remark(self, text: str) -> None:
-        """A sentence besides the lines."""
+        """A sentence besides the lines; above those that are live."""
+        if self._remarks:
+            self._console.print(Text(text), soft_wrap=self._bars is None)
 
     def close(self) -> None:
-        """Ends what is live."""
+        """Leaves live lines as they are."""
+        if self._bars is not None:
+            self._bars.stop()
 
-
-class LiveProgress(RunProgress):
-    """One live line per model and task, below the name of the model."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._lines: Bars | None = None
-
-    def model(self, name: str) -> ProgressCallback:
-        """Lines of a new model below those of the last."""
+    def _live(self, name: str) -> ProgressCallback:
+        """One live line per task, below the name of the model and the lines of the last one."""
         self.close()
         self._console.print(Text(name, style="bold"))
         bar = [BarColumn(bar_width=12)] if self._console.width >= ROOM_FOR_BARS else []
-        lines = self._lines = Bars(
+        bars = self._bars = Bars(
             TextColumn("{task.description}"),
             *bar,
             TextColumn("{task.completed:.0f}/{task.total:.0f}", justify="right"),
             TextColumn("{task.fields[state]}"),
             console=self._console,
         )
-        lines.start()
+        bars.start()
         ids: dict[str, TaskID] = {}
 
-        def watch(event: Estimate | Progress) -> None:
+        def show(event: Estimate | Progress) -> None:
             if isinstance(event, Estimate):
                 self.remark(_forecast(event))
                 return
             if event.metric not in ids:
-                ids[event.metric] = lines.add_task(_words(event.metric), state="")
+                ids[event.metric] = bars.add_task(_words(event.metric), state="")
             far = round(event.done + event.under_way, 1)
-            lines.update(ids[event.metric], completed=far, total=event.total, state=_state(event))
+            bars.update(ids[event.metric], completed=far, total=event.total, state=_state(event))
 
-        return watch
+        return show
 
-    def remark(self, text: str) -> None:
-        """Prints above the live lines."""
-        self._console.print(Text(text))
-
-    def close(self) -> None:
-        """Leaves the lines as they are."""
-        if self._lines is not None:
-            self._lines.stop()
-
-
-class PlainProgress(RunProgress):
-    """A line per task every few seconds, and one when it is done."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def model(self, name: str) -> ProgressCallback:
-        """Lines that begin with the model's name."""
+    def _plain(self, name: str) -> ProgressCallback:
+        """A line per task every few seconds, and one when it is done."""
         last: dict[str, float] = {}
-        closed: set[str] = set()
+        finished: set[str] = set()
 
-        def watch(event: Estimate | Progress) -> None:
+        def show(event: Estimate | Progress) -> None:
             if isinstance(event, Estimate):
                 self.remark(f"{name}: {_forecast(event)}")
                 return
-            now = time.monotonic()
-            finished = event.done == event.total
-            due = now - last.setdefault(event.metric, now) >= PLAIN_SECONDS
-            if event.metric in closed or not (finished or due):
+            now, metric = time.monotonic(), event.metric
+            due = now - last.setdefault(metric, now) >= PLAIN_SECONDS
+            if metric in finished or not (due or event.done == event.total):
                 return
-            last[event.metric] = now
-            closed.update({event.metric} if finished else ())
+            last[metric] = now
+            finished.update({metric} if event.done == event.total else ())
             far = event.done + event.under_way
-            line = f"{name}: {_words(event.metric)} {far:.0f}/{event.total} {_state(event)}"
+            line = f"{name}: {_words(metric)} {far:.0f}/{event.total} {_state(event)}"
             self.remark(line.rstrip())
 
-        return watch
-
-    def remark(self, text: str) -> None:
-        """Prints a line."""
-        self._console.print(Text(text), soft_wrap=True)
+        return show
 
 
 def _words(task: str) -> str:
@@ -167,16 +149,7 @@ class _LogLines(logging.Handler):
 @contextmanager
 def run_progress(*, quiet: bool, speak: bool = True) -> Iterator[RunProgress]:
     """Progress on stderr; `quiet` leaves the remarks and warnings, `speak=False` nothing."""
-    console = render.stderr()
-    progress: RunProgress
-    if not speak:
-        progress = RunProgress()
-    elif render.is_live(console) and not quiet:
-        progress = LiveProgress(console)
-    else:
-        progress = PlainProgress(console)
-    if quiet:
-        progress.model = lambda name: None  # type: ignore[method-assign]
+    progress = RunProgress(render.stderr(), remarks=speak, progress=not quiet)
     logger, handler = logging.getLogger("shiftbench"), _LogLines(progress.remark)
     logger.addHandler(handler)
     logger.propagate = False
