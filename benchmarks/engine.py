@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import aft_models
 from aft_models.onnx import export_onnx
 from shiftbench.models.onnx_network import OnnxNetwork
-from shiftbench.run.forward import FORWARDS
+from shiftbench.run.engine import FORWARDS
 from shiftbench_cli.allocator import keep_freed_memory
 
 Forward = Callable[[Tensor], Tensor]

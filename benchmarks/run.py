@@ -17,14 +17,13 @@ from pathlib import Path
 import torch
 
 from shiftbench.data import Scenes
+from shiftbench.metrics.consistency import CONSISTENCIES, compare_views
 from shiftbench.metrics.predictions import predict_clean
-from shiftbench.metrics.random_views import CONSISTENCIES, consistency
 from shiftbench.metrics.search import search
 from shiftbench.models import Classifier, load_model
 from shiftbench.preprocessing import normalize
-from shiftbench.records.record import ResultStore
-from shiftbench.run.benchmark import Execution, run
-from shiftbench.run.settings import Settings
+from shiftbench.run.job import Settings
+from shiftbench.run.runner import Execution, run
 from shiftbench.shifts import SHIFTS
 from shiftbench.shifts.attacks import ATTACKS
 
@@ -52,20 +51,20 @@ def bare(
                 dataset.labels,
                 settings.grid(attack),
                 batch_size=batch_size,
-                unshifted=first,
+                clean=first,
             )
             passes += trace.forward_passes
         for name in settings.consistency:
             kind = CONSISTENCIES.get(name)
             span = kind.span(recipe.input_size, round(recipe.input_size * 256 / 224))
-            found = consistency(
+            found = compare_views(
                 classifier,
                 views[kind.shift],
                 dataset.keys,
                 kind,
                 span=span,
                 batch_size=batch_size,
-                unshifted=first,
+                clean=first,
             )
             passes += found.forward_passes
     return time.perf_counter() - began, passes
@@ -78,7 +77,7 @@ def whole(
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         execution = Execution(device="cpu", batch_size=batch_size)
-        outcome = run(classifier, dataset, settings, ResultStore(Path(folder)), execution=execution)
+        outcome = run(classifier, dataset, settings, Path(folder), execution=execution)
         return time.perf_counter() - began, outcome.record.forward_passes
 
 

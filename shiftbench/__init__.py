@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shiftbench.errors import ShiftbenchError
     from shiftbench.evaluation import Evaluation, evaluate
     from shiftbench.grid import Grid, Offset
-    from shiftbench.metrics.random_views import CONSISTENCIES, Consistency
+    from shiftbench.metrics.consistency import CONSISTENCIES, Consistency
     from shiftbench.metrics.search import Trace, adversarial_accuracy
     from shiftbench.shifts import SHIFTS
     from shiftbench.shifts.attacks import ATTACKS, Attack
@@ -58,8 +58,8 @@ _HOME = {
     "Attack": "shifts.attacks",
     "Audit": "audit",
     "audit": "audit",
-    "CONSISTENCIES": "metrics.random_views",
-    "Consistency": "metrics.random_views",
+    "CONSISTENCIES": "metrics.consistency",
+    "Consistency": "metrics.consistency",
     "Evaluation": "evaluation",
     "evaluate": "evaluation",
     "Grid": "grid",

@@ -1,13 +1,15 @@
-"""The notebook's way in: a model and some images, measured in one call."""
+"""`shiftbench.evaluate`: a model and some images in memory, measured in one call."""
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,39 +17,71 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from aft_models.weights import state_dict_digest
 from shiftbench.errors import DataError, UsageError, no_images
-from shiftbench.metrics import plan_metric, score_rows
-from shiftbench.metrics.base import NEAR_TIE, PASSES, Metric, Request, Shard
+from shiftbench.metrics import Metric, MetricOptions, plan_metric
+from shiftbench.metrics.base import KEY, PASSES, ImageBatch
 from shiftbench.metrics.predictions import Model, check_batch_size
+from shiftbench.models.classifier import logits_of
+from shiftbench.records.record import (
+    DataInfo,
+    ModelInfo,
+    Record,
+    images_digest,
+    record_folder,
+    write_record,
+)
 from shiftbench.registry import unknown_name
-from shiftbench.run.forward import ENGINES, FORWARDS, check_forward, is_translated
+from shiftbench.run.engine import (
+    ENGINES,
+    FORWARDS,
+    check_batch_independence,
+    check_forward,
+    is_translated,
+)
+from shiftbench.run.environment import describe_environment
+from shiftbench.run.job import attack_names
+from shiftbench.run.store import SECONDS, Store, describe, join_rows
 from shiftbench.scores import ACCURACY, Scores
-from shiftbench.shifts.attacks import DEFAULT_RADIUS
 from shiftbench.shifts.base import check_canvas, window
 from shiftbench.statistics import Score
 
-SHARD_BATCHES = 4  # batches' worth of images searched together, so that batches stay full
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FULL_BATCHES = 4  # batches' worth of images measured together, so that batches stay full
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What shifts did to a model's answers, image by image.
+    """What shifts did to a model's predictions, image by image.
 
     >>> images, labels = torch.rand(8, 3, 16, 16), [0] * 8
     >>> sure = lambda x: torch.tensor([[1.0, 0.0]]).expand(len(x), 2)
     >>> result = evaluate(sure, images, labels, attack="half", max_shift=1, consistency=())
-    >>> result.score("adversarial_half@1").value
+    >>> result
+    <Evaluation of 8 images: accuracy 100.0%, adversarial_half@1 100.0%>
+    >>> float(result.score("adversarial_half@1"))
     1.0
     """
 
+    record: Record  # as `shiftbench run` would have written it
     metrics: tuple[Metric, ...]
-    rows: pd.DataFrame  # per image: its key, and the columns that `samples.parquet` of a run has
-    forward_passes: int  # how many images went through the model, each offset counted
 
-    @cached_property
+    @property
+    def rows(self) -> pd.DataFrame:
+        """A row per image, with the columns that `samples.parquet` of a run has."""
+        return self.record.samples()
+
+    @property
     def scores(self) -> Scores:
         """Every score, by name."""
-        return score_rows(self.metrics, self.rows)
+        return self.record.scores
+
+    @property
+    def forward_passes(self) -> int:
+        """How many images went through the model, each offset counted."""
+        return self.record.forward_passes
 
     def score(self, name: str) -> Score:
         """A score by its text: `accuracy`, `consistency_half`, `adversarial_crop@3`."""
@@ -55,16 +89,16 @@ class Evaluation:
 
     @property
     def accuracy(self) -> Score:
-        """The fraction of images that are right unshifted."""
+        """The clean accuracy."""
         return self.scores[ACCURACY]
 
     @property
     def is_upper_bound(self) -> bool:
         """Whether offsets were sampled, so that adversarial accuracy can only be too high."""
-        return any(metric.settings().get("upper_bound") for metric in self.metrics)
+        return any(metric.is_upper_bound for metric in self.metrics)
 
     def adversarial_accuracy(self, s: int | None = None) -> Score:
-        """The fraction of images that are right at every offset up to ring `s`.
+        """The fraction of images that are correct at every offset up to ring `s`.
 
         By default `s` is the radius of the grid. Of several attacks, this is the first.
         """
@@ -88,6 +122,37 @@ class Evaluation:
         """A row per image, with the columns that `samples.parquet` of a run has."""
         return self.rows
 
+    def plot(self) -> Figure:
+        """The adversarial curves, with their intervals."""
+        from shiftbench.report.plots import curves_figure
+
+        return curves_figure([self.record])
+
+    def save(self, folder: Path | str) -> Path:
+        """Writes a record that tables, figures and comparisons read; returns its folder.
+
+        Args:
+            folder: Folder of records; this one goes to `<model>--<data>` below it.
+        """
+        place = record_folder(Path(folder), self.record.model.name, self.record.data.name)
+        write_record(place, self.record)
+        return place
+
+    def __repr__(self) -> str:
+        stems = [stem for stem in self.scores.stems() if stem.family in ("accuracy", "adversarial")]
+        words = []
+        for stem in stems:
+            score, curve = self.scores.at(stem), self.scores.curve(stem)
+            at = f"@{max(curve)}" if curve else ""
+            words.append(f"{stem}{at} {score.text() if score else ''}%")
+        return f"<Evaluation of {len(self.rows)} images: {', '.join(words)}>"
+
+    def _repr_html_(self) -> str:
+        frame = pd.DataFrame(
+            {str(name): {"score": str(score)} for name, score in self.scores.items()}
+        ).T
+        return frame.to_html()
+
     def __str__(self) -> str:
         bound = " (upper bound: offsets were sampled)" if self.is_upper_bound else ""
         lines = []
@@ -104,29 +169,34 @@ def evaluate(
     labels: ArrayLike | None = None,
     *,
     attack: str | Sequence[str] = "crop",
-    max_shift: int = DEFAULT_RADIUS,
+    max_shift: int = MetricOptions.max_shift,
     step: Fraction | float | None = None,
     view: int | tuple[int, int] | None = None,
     mode: str = "exhaustive",
-    consistency: Sequence[str] = ("integer", "half"),
+    full_grid: bool = False,
+    consistency: str | Sequence[str] = ("integer", "half"),
     repeats: int = 1,
-    metrics: Sequence[str] = (),
+    metrics: str | Sequence[str] = (),
     keys: Sequence[str] | None = None,
     seed: int = 0,
     batch_size: int = 64,
     device: torch.device | str | None = None,
     engine: str = "torch",
+    name: str = "model",
+    data: str = "images",
 ) -> Evaluation:
-    """Measures how a model's answers hold when the camera moves.
+    """Measures how a model's predictions hold when the camera moves.
 
     Args:
-        model: Anything that maps normalized images (B, C, H, W) to logits (B, classes). A module
-            is used in eval mode and handed back in the mode it came in.
+        model: Anything that maps normalized images (B, C, H, W) to logits (B, classes); a tuple, a
+            dict or an object that holds them is unpacked. A module is used in eval mode and handed
+            back in the mode it came in.
         images: A floating-point tensor or array (N, C, H, W), normalized as the model expects, with
             `labels`; or, without `labels`, a loader or data set of (image, label) pairs, batched or
             single.
         labels: One class index per image.
-        attack: `integer`, `half`, `crop` or `bilinear`, or several; see `shiftbench.ATTACKS`.
+        attack: `integer`, `half`, `crop` or `bilinear`, several of them, or `all`; see
+            `shiftbench.ATTACKS`.
         max_shift: The radius of the grid, in steps.
         step: Pixels between neighboring offsets, if not the attack's own.
         view: Height and width of what the model sees: the center of the images. By default as large
@@ -134,6 +204,7 @@ def evaluate(
             the view (6 on each side for crops up to 6), otherwise the whole images. Give the size
             (say 224, of images of 256) when the model insists on one.
         mode: `exhaustive`, `full_grid` or `sampled:K`; see `shiftbench.metrics.search.search`.
+        full_grid: The same as `mode="full_grid"`.
         consistency: Kinds of random shift to compare with: `integer`, `half`, `crop` (two crops of
             the given images); empty for none.
         repeats: Random shifts per image.
@@ -143,12 +214,14 @@ def evaluate(
         batch_size: How many images the model sees at once; no result depends on it.
         device: Where the images go; by default where the module's parameters are.
         engine: What runs the forward pass: `torch`, the model as it is; `compile`; or `onnx`, ONNX
-            Runtime, whose first answers are compared with the model's own.
+            Runtime, whose first logits are compared with the model's own.
+        name: What a saved record calls the model.
+        data: What a saved record calls the images.
 
     Raises:
         UsageError: An unknown name, or a grid too wide for the images.
         DataError: There are no images, or labels that do not fit them.
-        ModelError: The model's answers are not finite logits for the classes of the labels.
+        ModelError: The model's outputs are not finite logits for the classes of the labels.
 
     Example:
         >>> import torch
@@ -158,84 +231,143 @@ def evaluate(
         1.0
     """
     check_batch_size(batch_size)
-    attacks = [attack] if isinstance(attack, str) else list(attack)
+    attacks = _listed(attack)
+    if "all" in attacks:
+        attacks = list(attack_names(attacks, camera=False))
     texts = [
         ACCURACY.family,
         *(f"adversarial:{name}" for name in attacks),
-        *(f"consistency:{kind}" for kind in consistency),
-        *metrics,
+        *(f"consistency:{kind}" for kind in _listed(consistency)),
+        *_listed(metrics),
     ]
-    parts: list[pd.DataFrame] = []
+    options = MetricOptions(
+        max_shift=max_shift,
+        step=None if step is None else str(Fraction(step).limit_denominator(1000)),
+        mode="full_grid" if full_grid else mode,
+        repeats=repeats,
+        seed=seed,
+    )
+    store, order = Store(), _Order(keys)
     planned: tuple[Metric, ...] = ()
-    done = 0
-    answer: Model | None = None
+    predict: Model | None = None
+    geometry = {"view": 0, "resize": 0, "margin": 0}
+    began = time.monotonic()
     with _eval_mode(model) as like:
-        for canvas, label in _shards(_batches(images, labels), SHARD_BATCHES * batch_size):
+        for canvas, label in _parts(_batches(images, labels), FULL_BATCHES * batch_size):
             canvas = canvas if like is None else canvas.to(like.device, like.dtype)
             canvas = canvas if device is None else canvas.to(device)
             size = min(canvas.shape[-2:])
-            request = Request(
-                view=size,
-                resize=size,
-                max_shift=max_shift,
-                step=None if step is None else str(Fraction(step).limit_denominator(1000)),
-                mode=mode,
-                repeats=repeats,
-                seed=seed,
-            )
             # Random crops make do with the margin that the others need.
-            needy = [text for text in texts if not text.startswith("consistency:")]
-            needed = max(plan_metric(text, request).margin() for text in needy)
+            others = [text for text in texts if not text.startswith("consistency:")]
+            needed = max(
+                plan_metric(text, options, view=size, resize=size).margin() for text in others
+            )
             canvas, margin = _center(canvas, needed, attacks, view)
             inner = min(canvas.shape[-2:])
-            request = replace(request, view=inner - 2 * margin, resize=inner)
-            planned = tuple(plan_metric(text, request) for text in texts)
-            stop = done + len(label)
-            here = [str(i) for i in range(done, stop)] if keys is None else list(keys[done:stop])
-            if len(here) < len(label):
-                raise DataError(f"expected a key per image, got only {len(keys or ())}")
-            answer = answer or _with_engine(engine, model, canvas, margin)
-            shard = Shard.predict(answer, canvas, margin, here, label, batch_size=batch_size)
-            parts.append(_measure(planned, shard))
-            done = stop
-    if not parts:
+            geometry = {"view": inner - 2 * margin, "resize": inner, "margin": margin}
+            planned = tuple(
+                plan_metric(text, options, view=geometry["view"], resize=inner) for text in texts
+            )
+            if predict is None:
+                predict = _with_engine(engine, model, canvas, margin)
+            batch = ImageBatch.predict(
+                predict,
+                canvas,
+                margin,
+                order.next(len(label), canvas),
+                label,
+                batch_size=batch_size,
+            )
+            nothing = pd.DataFrame(index=range(len(label)))
+            for metric in planned:
+                rows = metric.measure(batch, nothing).set_index(pd.Index(batch.keys, name=KEY))
+                store.append(metric, rows.assign(**{SECONDS: 0.0}))
+    if not planned:
         raise no_images()
-    rows = pd.concat(parts, ignore_index=True)
-    return Evaluation(planned, rows.drop(columns=PASSES), int(rows[PASSES].sum()))
+    added = {metric.name: store.added(metric) for metric in planned}
+    samples = join_rows(order.keys, added)
+    module = _module_of(model)
+    record = describe(
+        planned,
+        samples,
+        model=ModelInfo(
+            name=name,
+            source="python",
+            digest="" if module is None else state_dict_digest(module.state_dict()),
+            parameters=0 if module is None else sum(p.numel() for p in module.parameters()),
+            input_size=geometry["view"],
+            mean=(),
+            std=(),
+            interpolation="none",
+        ),
+        data=DataInfo(
+            name=data,
+            split="all",
+            images=len(samples),
+            fingerprint=order.fingerprint(),
+            geometry={**geometry, "interpolation": "none", "pad": "none", "crop": "given"},
+            labels=images_digest(samples[KEY], samples["label"]),
+        ),
+        settings={"limit": None, "search_limit": None, "seed": seed, "engine": engine},
+        environment=describe_environment(torch.device("cpu") if like is None else like.device),
+        seconds=time.monotonic() - began,
+        forward_passes=int(sum(frame[PASSES].sum() for frame in added.values())),
+    )
+    return Evaluation(record, planned)
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+class _Order:
+    """Names the images in the order in which they come, and digests their pixels."""
+
+    def __init__(self, given: Sequence[str] | None) -> None:
+        self._given = given
+        self._digest = hashlib.sha256()
+        self.keys: list[str] = []
+
+    def next(self, count: int, canvas: Tensor) -> list[str]:
+        """The names of the next images."""
+        done = len(self.keys)
+        names = range(done, done + count) if self._given is None else self._given[done:]
+        here = [str(name) for name in names[:count]]
+        if len(here) < count:
+            raise DataError(f"expected a key per image, got only {len(self._given or ())}")
+        self.keys += here
+        self._digest.update(canvas.detach().cpu().contiguous().numpy().tobytes())
+        return here
+
+    def fingerprint(self) -> str:
+        """Of all pixels so far."""
+        return self._digest.hexdigest()
 
 
 def _with_engine(engine: str, model: Model, canvas: Tensor, margin: int) -> Model:
     """The model's forward pass on an engine, checked on the first images."""
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
-    if engine == "torch":
-        return model
+    height, width = (side - 2 * margin for side in canvas.shape[-2:])
+    first = window(canvas, margin, margin, height, width)
     module = _module_of(model)
+    if engine == "torch":
+
+        def forward(images: Tensor) -> Tensor:
+            return logits_of(model(images))
+
+        label = "the model" if module is None else type(module).__name__
+        check_batch_independence(label, forward, first)
+        return forward
     if module is None:
         raise UsageError(
             f"engine {engine!r} needs a torch.nn.Module, got {type(model).__name__}. Leave the "
             "engine out for other callables"
         )
-    height, width = (side - 2 * margin for side in canvas.shape[-2:])
-    forward = FORWARDS[engine](module, (canvas.shape[1], height, width), "fp32")
-    if is_translated(forward):
-        first = window(canvas, margin, margin, height, width)
-        check_forward(type(module).__name__, forward, module, first)
-    return forward
-
-
-def _measure(metrics: Sequence[Metric], shard: Shard) -> pd.DataFrame:
-    """The rows of every metric, side by side."""
-    nothing = pd.DataFrame(index=range(len(shard.keys)))
-    found = [metric.measure(shard, nothing) for metric in metrics]
-    own = [rows.drop(columns=[NEAR_TIE, PASSES]) for rows in found]
-    table = pd.concat([pd.Series(list(shard.keys), name="key"), *own], axis=1)
-    return table.assign(
-        **{
-            NEAR_TIE: np.any([rows[NEAR_TIE] for rows in found], axis=0),
-            PASSES: np.sum([rows[PASSES] for rows in found], axis=0),
-        }
-    )
+    translated = FORWARDS[engine](module, (canvas.shape[1], height, width), "fp32")
+    if is_translated(translated):
+        check_forward(type(module).__name__, translated, module, first)
+    return translated
 
 
 def _module_of(model: Model) -> nn.Module | None:
@@ -282,10 +414,10 @@ def _center(
     return window(canvas, top, left, full_height, full_width), margin
 
 
-Batch = tuple[Tensor, NDArray[np.int64]]  # images (B, C, H, W) and their labels (B,)
+Images = tuple[Tensor, NDArray[np.int64]]  # images (B, C, H, W) and their labels (B,)
 
 
-def _batches(images: Tensor | NDArray[Any] | Iterable[Any], labels: Any = None) -> Iterator[Batch]:
+def _batches(images: Tensor | NDArray[Any] | Iterable[Any], labels: Any = None) -> Iterator[Images]:
     """Yields checked batches from a tensor with labels, or from (image, label) pairs without."""
     if isinstance(images, Tensor | np.ndarray):
         if labels is None:
@@ -312,10 +444,20 @@ def _batches(images: Tensor | NDArray[Any] | Iterable[Any], labels: Any = None) 
         yield _batch(image, label) if image.ndim == 4 else _batch(image[None], [label])
 
 
-def _batch(images: Tensor | NDArray[Any], labels: Any) -> Batch:
+def _batch(images: Tensor | NDArray[Any], labels: Any) -> Images:
     tensor, classes = torch.as_tensor(images), torch.as_tensor(labels)
     if len(tensor) == 0:
         raise no_images()
+    if tensor.dtype == torch.uint8:
+        raise DataError(
+            "expected images normalized as the model expects, got bytes (uint8). Divide them by "
+            "255, subtract the mean and divide by the std of the model"
+        )
+    if tensor.ndim == 4 and tensor.shape[-1] in (1, 3) and tensor.shape[1] not in (1, 3):
+        raise DataError(
+            f"expected images (N, C, H, W), got {tuple(tensor.shape)}, which look like (N, H, W, "
+            "C). Move the channels with images.permute(0, 3, 1, 2)"
+        )
     check_canvas(tensor, margin=0)
     if classes.is_floating_point() or classes.is_complex() or classes.ndim != 1:
         raise DataError(
@@ -330,9 +472,9 @@ def _batch(images: Tensor | NDArray[Any], labels: Any) -> Batch:
     return tensor, classes.cpu().numpy().astype(np.int64)
 
 
-def _shards(stream: Iterable[Batch], size: int) -> Iterator[Batch]:
+def _parts(stream: Iterable[Images], size: int) -> Iterator[Images]:
     """Joins and cuts batches into ones of nearly `size` images."""
-    held: list[Batch] = []
+    held: list[Images] = []
     count = 0
     for images, labels in stream:
         for start in range(0, len(labels), size):
@@ -346,7 +488,7 @@ def _shards(stream: Iterable[Batch], size: int) -> Iterator[Batch]:
         yield _join(held)
 
 
-def _join(parts: list[Batch]) -> Batch:
+def _join(parts: list[Images]) -> Images:
     shapes = {tuple(images.shape[1:]) for images, _ in parts}
     if len(shapes) > 1:
         raise DataError(

@@ -36,13 +36,13 @@ from shiftbench.data import ImageSet, RenderedSet, balanced, load_dataset, subse
 from shiftbench.data.folder import ALL, FileSet, find_images, split_folder
 from shiftbench.errors import DataError, UsageError
 from shiftbench.logs import open_logs
-from shiftbench.metrics.random_views import CONSISTENCIES, consistency
+from shiftbench.metrics.consistency import CONSISTENCIES, compare_views
 from shiftbench.models import Preprocessing, build_model, load_model
 from shiftbench.models.checkpoint import read_weights, without_prefixes
 from shiftbench.models.names import parse_name, split_remedies
 from shiftbench.registry import unknown_name
+from shiftbench.run.distributed import SINGLE_PROCESS, Group
 from shiftbench.run.engine import choose_device
-from shiftbench.run.processes import SINGLE_PROCESS, Group
 from shiftbench.shifts import SHIFTS
 from shiftbench.statistics import Score, wilson
 
@@ -472,7 +472,7 @@ class EpochEvaluator:
         for name in SHIFT_KINDS:
             kind = CONSISTENCIES.get(name)
             span = kind.span(images.shape[-1], images.shape[-1])
-            measured = consistency(
+            measured = compare_views(
                 lambda images: self._predict(model, images),
                 views,
                 self._keys,

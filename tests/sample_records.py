@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from shiftbench.records.record import (
     ModelInfo,
     OffsetScore,
     Record,
-    ResultStore,
     images_digest,
     read_record,
+    record_folder,
 )
+from shiftbench.records.record import write_record as write
 from shiftbench.scores import ACCURACY, ScoreName, Scores
 from shiftbench.shifts.attacks import ATTACKS
 from shiftbench.statistics import Score, mean_score, wilson
@@ -259,7 +261,8 @@ def write_record(
     how = {**({"mode": "full_grid"} if full_grid else {}), **(settings or {})}
     shared: dict[str, Any] = {"labels": labels, "max_shift": max_shift, "settings": how}
     record = make_record(model, broken=broken, consistent=consistent, **shared, **fields)
-    folder = ResultStore(root).write(record, make_samples(broken, consistent or {}, **shared))
+    folder = record_folder(root, record.model.name, record.data.name)
+    write(folder, replace(record, table=make_samples(broken, consistent or {}, **shared)))
     return read_record(folder)
 
 

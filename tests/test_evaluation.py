@@ -190,7 +190,7 @@ def test_keys_decide_the_draws(model: nn.Sequential, labels: Tensor) -> None:
         ({"labels": [7] * COUNT}, ModelError, "knows 5 classes.* label 7 occurs"),
         ({"images": torch.zeros(0, 3, 16, 16), "labels": []}, DataError, "at least one image"),
         ({"images": [], "labels": None}, DataError, "at least one image"),
-        ({"images": torch.zeros(COUNT, 3, 16, 16).byte()}, UsageError, "floating-point images"),
+        ({"images": torch.zeros(COUNT, 3, 16, 16).byte()}, DataError, "subtract the mean"),
         ({"images": [torch.zeros(3, 16, 16)], "labels": None}, DataError, "pairs, got Tensor"),
         ({"images": [("a.png", 1)], "labels": None}, DataError, "tensors, got str"),
         ({"images": [torch.zeros(3, 16, 16)]}, UsageError, "labels came with a list"),

@@ -21,11 +21,10 @@ from aft_models.training.augment import Mixing
 from aft_models.training.optimizer import make_optimizer
 from aft_models.training.recipes import RECIPES
 from shiftbench.grid import Grid, Offset
-from shiftbench.metrics.random_views import CONSISTENCIES, consistency
+from shiftbench.metrics.consistency import CONSISTENCIES, compare_views
 from shiftbench.metrics.search import search
 from shiftbench.models import as_classifier
-from shiftbench.run.engine import Engine
-from shiftbench.run.forward import TorchForward
+from shiftbench.run.engine import Engine, TorchForward
 from shiftbench.shifts import SHIFTS
 from shiftbench.shifts.attacks import ATTACKS
 
@@ -93,7 +92,7 @@ def test_a_search_reads_only_the_answers(name: str, mode: str, fake: FakeTensorM
 def test_consistency_reads_only_the_answers(name: str, fake: FakeTensorMode) -> None:
     kind = CONSISTENCIES.get(name)
     views = OnGpu(fake, kind.shift)
-    found = consistency(answering, views, list("abcde"), kind, span=2, batch_size=4)
+    found = compare_views(answering, views, list("abcde"), kind, span=2, batch_size=4)
     assert np.isfinite(found.change).all()
 
 
@@ -152,6 +151,7 @@ def test_the_engine_sends_bytes_and_stays_on_the_device(fake: FakeTensorMode) ->
         classifier = replace(made, module=timm.create_model("resnet10t", num_classes=5))
     with fake:
         engine = Engine(classifier, device=CUDA)
+        engine._checked = True  # no values to compare
         images = engine.prepare(torch.zeros(7, 3, 32, 32, dtype=torch.uint8))
         assert images.device == CUDA
         assert engine(images).device == CUDA

@@ -20,7 +20,7 @@ from aft_models.repair import Remedy, RepairContext, register
 from shiftbench.data import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.grid import Grid, Offset
 from shiftbench.logs import LOGS, Sink
-from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Shard, column
+from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, ImageBatch, Metric, column
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
 from shiftbench.models.source import SOURCES as MODEL_SOURCES
@@ -93,8 +93,8 @@ class Brightness(Metric):
     name = "sureness"
     columns = ("sureness",)
 
-    def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
-        sure = shard.unshifted.probability(shard.unshifted.prediction)
+    def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
+        sure = batch.clean.probability(batch.clean.prediction)
         return pd.DataFrame({"sureness": sure, NEAR_TIE: False, PASSES: 0})
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:

@@ -40,9 +40,9 @@ def _metrics() -> list[Entry]:
     from shiftbench.metrics import METRICS
 
     return [
-        {"name": f"{name}:{argument}" if argument else name, "summary": metric.about(argument)}
-        for name, metric in ((name, METRICS.get(name)) for name in METRICS)
-        for argument in metric.arguments() or ("",)
+        {"name": f"{name}:{argument}" if argument else name, "summary": summary}
+        for name in METRICS
+        for argument, summary in METRICS.get(name).entries().items()
     ]
 
 

@@ -9,8 +9,8 @@ import click
 
 from aft_models.errors import AftModelsError
 from shiftbench.errors import ShiftbenchError
-from shiftbench.run import processes
-from shiftbench.run.processes import Group
+from shiftbench.run import distributed
+from shiftbench.run.distributed import Group
 from shiftbench_cli.main import INTERRUPTED
 
 
@@ -25,10 +25,10 @@ class SharedCommand(click.Command):
 
 def share(ctx: click.Context, work: Callable[[Group], int], *, nproc: int, device: str) -> int:
     """Does `work` as one of the processes that share it, or starts them; returns an exit code."""
-    if nproc > 1 and not processes.in_torchrun():
+    if nproc > 1 and not distributed.in_torchrun():
         name = ctx.command.name or ""
-        return processes.launch(nproc, ["shiftbench_cli", name, *ctx.meta["words"]])
-    with processes.joined(device) as group:
+        return distributed.launch(nproc, ["shiftbench_cli", name, *ctx.meta["words"]])
+    with distributed.joined(device) as group:
         try:
             return work(group)
         except (ShiftbenchError, AftModelsError) as error:
@@ -37,6 +37,6 @@ def share(ctx: click.Context, work: Callable[[Group], int], *, nproc: int, devic
             # The main process has the same error, and says it.
             return error.exit_code if isinstance(error, ShiftbenchError) else 2
         except KeyboardInterrupt:
-            if group.is_main and not processes.is_launched():
+            if group.is_main and not distributed.is_launched():
                 raise
             sys.exit(INTERRUPTED)  # whoever started us says it

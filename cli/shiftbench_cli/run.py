@@ -15,11 +15,11 @@ from shiftbench.metrics import plan_metric
 from shiftbench.models import default_models, load_model
 from shiftbench.models.names import require_one_model
 from shiftbench.records.log import log_record
-from shiftbench.records.record import Record, ResultStore, read_record
-from shiftbench.run.benchmark import Execution, run
-from shiftbench.run.forward import ENGINES, PRECISIONS
-from shiftbench.run.processes import Group
-from shiftbench.run.settings import Settings, attack_names
+from shiftbench.records.record import Record, read_record, record_folder
+from shiftbench.run.distributed import Group
+from shiftbench.run.engine import ENGINES, PRECISIONS
+from shiftbench.run.job import Settings, attack_names
+from shiftbench.run.runner import Execution, run
 from shiftbench_cli import completion, options, report
 from shiftbench_cli.gates import EXIT_CODE, parse_gates, worse_than
 from shiftbench_cli.processes import SharedCommand, share
@@ -270,8 +270,8 @@ def _evaluate(request: Request, group: Group) -> int:
             verify=request.verify_data,
         )
         settings = request.settings(camera=isinstance(dataset, RenderedSet))
-        geometry = settings.request(view=LARGE, resize=2 * LARGE)
-        metrics = [plan_metric(text, geometry) for text in settings.metric_texts()]
+        texts = settings.metric_texts()
+        metrics = [plan_metric(text, settings, view=LARGE, resize=2 * LARGE) for text in texts]
         gates = parse_gates(request.fail_under, request.fail_over, metrics)
         baseline = None if request.fail_worse is None else read_record(request.fail_worse)
         names = request.models or default_models(dataset.name)
@@ -288,14 +288,14 @@ def _evaluate(request: Request, group: Group) -> int:
                     classifier,
                     dataset,
                     settings,
-                    ResultStore(request.output),
+                    request.output,
                     execution=execution,
                     fresh=not request.resume,
-                    watch=progress.model(classifier.name),
+                    callback=progress.model(classifier.name),
                 )
                 records.append(outcome.record)
                 if group.is_main and request.logs:
-                    name = ResultStore(request.output).folder(classifier.name, dataset.name).name
+                    name = record_folder(request.output, classifier.name, dataset.name).name
                     log_record(outcome.record, request.logs, request.output / "logs" / name)
             except (ShiftbenchError, AftModelsError) as error:
                 if len(names) == 1:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from aft_models.training.progress import Progress
-from shiftbench.run.processes import Group
+from shiftbench.run.distributed import Group
 from shiftbench.training import Trained, train
 from shiftbench_cli import completion, options, render
 from shiftbench_cli.processes import SharedCommand, share

@@ -99,12 +99,12 @@ def _measure_again(record: Record, request: Request) -> tuple[list[str], int]:
     """What differs, and how many images were measured."""
     from shiftbench.data import load_dataset  # torch takes seconds
     from shiftbench.models import load_model
-    from shiftbench.run.benchmark import Execution
-    from shiftbench.run.remeasure import claimed_by_all, remeasure
+    from shiftbench.run.remeasure import remeasure
+    from shiftbench.run.runner import Execution
 
     assert request.model is not None
     assert request.data is not None
-    problems = remeasure(
+    return remeasure(
         record,
         load_model(request.model, checkpoint=request.checkpoint),
         load_dataset(request.data, split=record.data.split),
@@ -112,4 +112,3 @@ def _measure_again(record: Record, request: Request) -> tuple[list[str], int]:
         seed=request.seed,
         execution=Execution(device=request.device),
     )
-    return problems, min(request.images, len(claimed_by_all(record)))

@@ -1,4 +1,4 @@
-"""Accuracy: the answers at (0, 0)."""
+"""Clean accuracy: the predictions at (0, 0)."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Shard, column
+from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, ImageBatch, Metric, column
 from shiftbench.scores import ACCURACY, ScoreName
 
 
 @dataclass(frozen=True)
 class Accuracy(Metric):
-    """The fraction of images that are right unshifted."""
+    """The fraction of images that are classified correctly where they stand."""
 
-    summary = "the fraction of images that are right unshifted"
+    summary = "the fraction of images that are classified correctly, not shifted"
     name = ACCURACY.family
     columns = ("prediction", "label", "margin")
 
     def passes(self, before: pd.DataFrame) -> int:
-        """None of its own: the pass at (0, 0) is everyone's."""
+        """None of its own: all metrics share the pass at (0, 0)."""
         return 0
 
-    def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
-        """Takes the answers that the shard has already."""
+    def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
+        """Takes the clean predictions of the batch."""
         return pd.DataFrame(
             {
-                "label": shard.labels,
-                "prediction": shard.unshifted.prediction,
-                "margin": shard.unshifted.margin(shard.labels),
-                NEAR_TIE: shard.unshifted.near_tie,
+                "label": batch.labels,
+                "prediction": batch.clean.prediction,
+                "margin": batch.clean.logit_margin(batch.labels),
+                NEAR_TIE: batch.clean.near_tie,
                 PASSES: 1,
             }
         )
 
-    def contradictions(self, rows: pd.DataFrame) -> list[str]:
-        """A margin of the other sign than the answer; ties have none."""
+    def contradictions(self, rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
+        """A margin of the other sign than the prediction; ties have none."""
         margin, right = column(rows, "margin"), self.outcomes(rows)[ACCURACY] == 1
         bad = (margin != 0) & ((margin > 0) != right)
-        return self._named(rows, {"has a margin that contradicts its answer": bad})
+        return {"has a margin that contradicts its prediction": bad}
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """1 where the prediction is the label."""

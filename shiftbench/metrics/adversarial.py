@@ -1,4 +1,4 @@
-"""Adversarial accuracy: right at every offset of a grid, for every attack that is registered."""
+"""Adversarial accuracy: correct at every offset of a grid, for every registered attack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from shiftbench.grid import Grid, Offset
-from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Request, Shard, column
+from shiftbench.metrics.base import (
+    METRICS,
+    NEAR_TIE,
+    PASSES,
+    ImageBatch,
+    Metric,
+    MetricOptions,
+    column,
+)
 from shiftbench.metrics.search import Mode, Trace, search, survives
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import SHIFTS
@@ -33,35 +41,44 @@ class Adversarial(Metric):
     mode: Mode
     seed: int = 0  # of random offsets, where the mode samples
 
-    summary = "right at every offset of a grid: the whole curve"
+    summary = "correct at every offset of a grid: the whole curve"
     searched = True
 
     @classmethod
-    def arguments(cls) -> Sequence[str]:
+    def entries(cls) -> dict[str, str]:
         """Every attack."""
-        return ATTACKS.names()
+        return {name: f"correct at every offset: {ATTACKS.get(name).summary}" for name in ATTACKS}
 
     @classmethod
-    def about(cls, argument: str) -> str:
-        """What the attack does."""
-        return f"right at every offset: {ATTACKS.get(argument).summary}"
-
-    @classmethod
-    def plan(cls, argument: str, request: Request) -> Adversarial:
-        """The search of one attack."""
-        attack = ATTACKS.get(argument)
-        searched = parse_attack(f"{argument}:{request.step}" if request.step else argument)
-        mode = Mode.parse(request.mode)
-        seed = 0 if mode.samples is None else request.seed
-        return cls(attack, searched.grid(request.max_shift), mode, seed)
+    def plan(cls, argument: str, options: MetricOptions, *, view: int, resize: int) -> Adversarial:
+        """The search of an attack; a step of its own may follow, as in `bilinear:1/4`."""
+        name, _, step = argument.partition(":")
+        step = step or options.step or ""
+        searched = parse_attack(f"{name}:{step}" if step else name)
+        grid, mode = searched.grid(options.max_shift), Mode.parse(options.mode)
+        if mode.samples is not None and mode.is_exact(grid):
+            mode = Mode()  # as many samples as there are offsets
+        return cls(ATTACKS.get(name), grid, mode, 0 if mode.samples is None else options.seed)
 
     @classmethod
     def load(cls, settings: Mapping[str, Any]) -> Adversarial:
-        """The search of a record; an attack that is not registered here has no shift to make."""
+        """The search of a record; an attack that is not registered here cannot be measured."""
         name, step = str(settings["attack"]), Fraction(settings["step"])
         attack = ATTACKS.get(name) if name in ATTACKS else Attack(name, "", step, "")
         grid = replace(attack, step=step).grid(int(settings["radius"]))
         return cls(attack, grid, Mode.parse(settings["mode"]), settings.get("seed", 0))
+
+    def settings(self) -> dict[str, Any]:
+        """The grid and how it was searched."""
+        sampled = {"seed": self.seed} if self.mode.samples is not None else {}
+        return {
+            "attack": self.attack.name,
+            "step": str(self.grid.step),
+            "radius": self.grid.radius,
+            "mode": str(self.mode),
+            "upper_bound": self.is_upper_bound,
+            **sampled,
+        }
 
     @property
     def label(self) -> str:
@@ -76,77 +93,114 @@ class Adversarial(Metric):
 
     @property
     def columns(self) -> Sequence[str]:
-        """What broke an image, and how far the search went for it."""
+        """How far an image was searched, and what broke it."""
         return [self._of(word) for word in ("reach", *TRACE, "sampled", *FULL)]
 
     def _of(self, word: str) -> str:
         return f"{self.label}_{word}"
 
-    def score_names(self) -> list[ScoreName]:
-        """The whole curve; of a full grid, the smallest margin of the label over it too."""
-        worst = [ScoreName(WORST, self.label)] if self.mode.full else []
-        return [ScoreName(FAMILY, self.label, s) for s in range(self.grid.radius + 1)] + worst
-
     def margin(self) -> int:
         """What the kind of shift reads."""
         return SHIFTS.get(self.attack.shift).margin(self.grid)
-
-    def settings(self) -> dict[str, Any]:
-        """The grid and how it was searched."""
-        sampled = {"seed": self.seed} if self.mode.samples is not None else {}
-        return {
-            "attack": self.attack.name,
-            "step": str(self.grid.step),
-            "radius": self.grid.radius,
-            "mode": str(self.mode),
-            "upper_bound": not self.mode.is_exact(self.grid),
-            **sampled,
-        }
 
     def passes(self, before: pd.DataFrame) -> int:
         """Every offset that was not visited yet; an image that breaks early needs fewer."""
         if self.mode.samples is not None:
             return len(before) * min(self.mode.samples, len(self.grid) - 1)
-        visited = [len(self.grid.up_to(int(r))) if r >= 0 else 1 for r in self._resumed(before)]
-        return sum(len(self.grid) - count for count in visited)
+        radii = self._searched_radius(before).tolist()
+        return sum(len(self.grid) - (len(self.grid.up_to(r)) if r >= 0 else 1) for r in radii)
 
-    def missing(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
-        """Images that are unbroken and not searched so far out, or were not searched like this."""
-        reach, sampled = column(rows, self._of("reach")), column(rows, self._of("sampled"))
-        exact = np.isnan(sampled)
-        if self.mode.full:
-            return ~(exact & (reach >= self.grid.radius) & self._has_bitmap(rows))
-        broken = ~np.isnan(column(rows, self._of("broken_radius")))
-        done = exact & ((reach >= self.grid.radius) | broken)
-        if self.mode.samples is not None:
-            done |= (sampled == self.mode.samples) & (reach == self.grid.radius)
-        return ~done
+    # --- growing
 
-    def complete_rows(self, rows: pd.DataFrame, asked: NDArray[np.bool_]) -> pd.DataFrame:
-        """A broken image stays broken further out: its row needs no search to say so."""
-        for word in ("sampled", *FULL):  # of a mode that no image was searched in
-            if self._of(word) in rows and rows[self._of(word)].isna().all():
-                rows = rows.drop(columns=self._of(word))
-        reach, radius = self._of("reach"), self.grid.radius
-        if reach not in rows or self.mode.full or self.mode.samples is not None:
-            return rows
-        known = rows[self._of("broken_radius")].notna() & (column(rows, reach) < radius)
-        known &= np.isnan(column(rows, self._of("sampled"))) & asked
-        return rows.assign(**{reach: rows[reach].mask(known, radius)})
+    @property
+    def series(self) -> str:
+        """A search that stops at the first failure widens; others are of one grid each."""
+        if str(self.mode) == "exhaustive":
+            return self.name
+        return f"{self.name}.{self.mode}.{self.grid.radius}".replace(":", "")
 
-    def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
+    def supersedes(self, other: Metric) -> bool:
+        """A search of as large a grid that leaves nothing out which the other one visited."""
+        if not isinstance(other, Adversarial) or other.name != self.name:
+            return False
+        if self.mode.samples is not None and other.mode.samples is not None:
+            return self.grid == other.grid and self.mode.samples >= other.mode.samples
+        return self.grid.radius >= other.grid.radius and _detail(self.mode) >= _detail(other.mode)
+
+    def answered(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
+        """Images that are broken, or searched as far as the grid goes."""
+        searched_radius = column(rows, self._of("reach"))
+        broken = column(rows, self._of("broken_radius")) <= self.grid.radius
+        done: NDArray[np.bool_] = (searched_radius >= self.grid.radius) | broken
+        return done
+
+    def as_asked(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Searched exactly as far as the grid goes: what lies beyond is unknown here.
+
+        A broken image stays broken further out, which needs no search.
+        """
+        rows = rows[self.answered(rows)].copy()
+        beyond = column(rows, self._of("broken_radius")) > self.grid.radius
+        if beyond.any():
+            rows.loc[beyond, [self._of(word) for word in TRACE]] = pd.NA
+        rows[self._of("reach")] = pd.array([self.grid.radius] * len(rows), dtype="Int64")
+        return rows
+
+    def extent(self, rows: pd.DataFrame) -> NDArray[np.float64]:
+        """How many rings were searched."""
+        return column(rows, self._of("reach"))
+
+    def as_measured(self, rows: pd.DataFrame) -> Adversarial:
+        """The grid and the mode of the rows."""
+        searched_radius, sampled = (column(rows, self._of(word)) for word in ("reach", "sampled"))
+        measured = ~np.isnan(searched_radius)
+        if not measured.any():
+            return self
+        if not np.isnan(sampled).all():
+            mode = Mode(samples=int(np.nanmax(sampled)))
+        else:
+            full = self._of("bitmap") in rows and rows[self._of("bitmap")][measured].notna().all()
+            mode = Mode(full=bool(full))
+        return replace(self, grid=self.grid.up_to(int(np.nanmax(searched_radius))), mode=mode)
+
+    def _searched_radius(self, before: pd.DataFrame) -> NDArray[np.int64]:
+        """How far each image was searched in a way that this search continues; -1: not at all."""
+        if str(self.mode) != "exhaustive":
+            return np.full(len(before), -1)
+        return np.nan_to_num(column(before, self._of("reach")), nan=-1).astype(np.int64)
+
+    def _inner(self, before: pd.DataFrame) -> Trace | None:
+        """What is known of the inner rings."""
+        searched_radius = self._searched_radius(before)
+        if (searched_radius < 0).all():
+            return None
+        broken_radius, dy, dx, prediction = (column(before, self._of(word)) for word in TRACE)
+        return Trace(
+            broken_radius=broken_radius,
+            dy=dy,
+            dx=dx,
+            prediction=prediction,
+            near_tie=np.zeros(len(before), dtype=bool),
+            passes=np.zeros(len(before), dtype=np.int64),
+            searched_radius=searched_radius,
+            exact=True,
+        )
+
+    # --- measuring and scoring
+
+    def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
         """Searches; what is known of the inner rings is not searched again."""
         trace = search(
-            shard.model,
-            shard.views(self.attack.shift),
-            shard.labels,
+            batch.model,
+            batch.views(self.attack.shift),
+            batch.labels,
             self.grid,
-            batch_size=shard.batch_size,
+            batch_size=batch.batch_size,
             mode=self.mode,
-            unshifted=shard.unshifted,
-            keys=shard.keys,
+            clean=batch.clean,
+            keys=batch.keys,
             seed=self.seed,
-            inner=self._trace(before),
+            inner=self._inner(before),
         )
         rows = pd.DataFrame(
             {
@@ -162,95 +216,28 @@ class Adversarial(Metric):
             rows[self._of("worst_margin")] = trace.worst_margin
         return rows.assign(**{NEAR_TIE: trace.near_tie, PASSES: trace.passes})
 
-    def _has_bitmap(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
-        name = self._of("bitmap")
-        return rows[name].notna().to_numpy() if name in rows else np.zeros(len(rows), dtype=bool)
-
-    def _resumed(self, before: pd.DataFrame) -> NDArray[np.float64]:
-        """How far each image was searched in a way that this search can go on from; else -1."""
-        reach = column(before, self._of("reach"))
-        usable = ~np.isnan(reach) & np.isnan(column(before, self._of("sampled")))
-        usable &= self.mode.samples is None
-        if self.mode.full:
-            usable &= self._has_bitmap(before)
-        return np.where(usable, np.minimum(np.nan_to_num(reach), self.grid.radius), -1)
-
-    def _trace(self, before: pd.DataFrame) -> Trace | None:
-        reach = self._resumed(before).astype(np.int64)
-        if (reach < 0).all():
-            return None
-        correct = None
-        if self.mode.full:
-            correct = np.zeros((len(before), len(self.grid)), dtype=bool)
-            for row, bitmap in enumerate(before[self._of("bitmap")]):
-                if reach[row] >= 0:
-                    seen = len(self.grid.up_to(int(reach[row])))
-                    correct[row, :seen] = np.unpackbits(
-                        np.frombuffer(bitmap, dtype=np.uint8), count=seen
-                    )
-        return Trace(
-            **{word: column(before, self._of(word)) for word in TRACE},
-            near_tie=np.zeros(len(before), dtype=bool),
-            passes=np.zeros(len(before), dtype=np.int64),
-            reach=reach,
-            exact=True,
-            correct=correct,
-            worst_margin=column(before, self._of("worst_margin")) if self.mode.full else None,
-        )
-
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
-        """For every ring, 1 where an image is right at every offset up to it."""
-        reach = column(rows, self._of("reach"))
-        if np.isnan(reach).all():
-            return {}
+        """For every ring, 1 where an image is correct at every offset up to it."""
+        searched_radius = column(rows, self._of("reach"))
         broken = column(rows, self._of("broken_radius"))
-        found = {
-            ScoreName(FAMILY, self.label, s): np.where(reach >= s, survives(broken, s), np.nan)
-            for s in range(int(np.nanmax(reach)) + 1)
+        outcomes = {
+            ScoreName(FAMILY, self.label, s): np.where(
+                searched_radius >= s, survives(broken, s), np.nan
+            )
+            for s in range(self.grid.radius + 1)
         }
-        if self._of("worst_margin") in rows:
-            found[ScoreName(WORST, self.label)] = column(rows, self._of("worst_margin"))
-        return found
-
-    def contradictions(self, rows: pd.DataFrame) -> list[str]:
-        """Rows that no search could have left."""
-        found = rows[rows[self._of("reach")].notna()]
-        broken, reach = (column(found, self._of(word)) for word in ("broken_radius", "reach"))
-        dy, dx = column(found, self._of("dy")), column(found, self._of("dx"))
-        label, wrong_answer = column(found, "label"), column(found, self._of("prediction"))
-        wrong = column(found, "prediction") != label
-        ring = np.maximum(np.abs(dy), np.abs(dx)) / float(self.grid.step)
-        astray = ~np.isnan(broken) & ~np.isclose(ring, broken)
-        return self._named(
-            found,
-            {
-                "is broken beyond the rings that were searched": broken > reach,
-                "is wrong unshifted but not broken at ring 0, or right but so": wrong
-                != (broken == 0),
-                "was broken by an offset that is not on its ring": astray,
-                "was broken by the right answer": wrong_answer == label,
-            },
-        )
+        if self.mode.full:
+            outcomes[ScoreName(WORST, self.label)] = column(rows, self._of("worst_margin"))
+        return outcomes
 
     def unit(self, name: ScoreName) -> str:
         """The worst margin is a difference of logits."""
         return "logits" if name.family == WORST else FRACTION
 
-    def as_measured(self, rows: pd.DataFrame) -> Adversarial:
-        """The grid and the mode of the rows."""
-        reach, sampled = column(rows, self._of("reach")), column(rows, self._of("sampled"))
-        measured = ~np.isnan(reach)
-        if not np.isnan(sampled).all():
-            mode = Mode(samples=int(np.nanmin(sampled)))
-        else:
-            mode = Mode(full=bool(self._has_bitmap(rows)[measured].all()))
-        return replace(self, grid=self.grid.up_to(int(np.nanmax(reach))), mode=mode)
-
-    def conditions(self) -> dict[str, Any]:
-        """Exact searches of one grid agree however they were made; sampled ones only alike."""
-        if self.mode.is_exact(self.grid):
-            return {"step": str(self.grid.step), "mode": "exact"}
-        return {"step": str(self.grid.step), "mode": str(self.mode), "seed": self.seed}
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether offsets were left out, which might break further images."""
+        return not self.mode.is_exact(self.grid)
 
     def offset_scores(self, rows: pd.DataFrame) -> dict[Offset, Score]:
         """The accuracy at each offset, from the bitmaps of a full grid."""
@@ -258,8 +245,71 @@ class Adversarial(Metric):
             return {}
         packed = np.frombuffer(b"".join(rows[self._of("bitmap")].dropna()), dtype=np.uint8)
         size = len(self.grid)
-        right = np.unpackbits(packed.reshape(-1, -(-size // 8)), axis=1, count=size)
-        return {offset: mean_score(right[:, i]) for i, offset in enumerate(self.grid)}
+        correct = np.unpackbits(packed.reshape(-1, -(-size // 8)), axis=1, count=size)
+        return {offset: mean_score(correct[:, i]) for i, offset in enumerate(self.grid)}
+
+    # --- trust
+
+    def conditions(self) -> dict[str, Any]:
+        """Exact searches of one grid agree however they were made; sampled ones only alike."""
+        if not self.is_upper_bound:
+            return {"step": str(self.grid.step), "mode": "exact"}
+        return {"step": str(self.grid.step), "mode": str(self.mode), "seed": self.seed}
+
+    def contradictions(self, rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
+        """Rows that no search could have left."""
+        broken, reach = (column(rows, self._of(word)) for word in ("broken_radius", "reach"))
+        label, wrong_class = column(rows, "label"), column(rows, self._of("prediction"))
+        wrong = column(rows, "prediction") != label
+        ring = np.maximum(*(np.abs(column(rows, self._of(word))) for word in ("dy", "dx")))
+        searched, fails = ~np.isnan(reach), ~np.isnan(broken)
+        problems = {
+            "is broken beyond the rings that were searched": broken > reach,
+            "was searched to a ring that is not there": searched & ((reach < 0) | (reach % 1 != 0)),
+            "is wrong where it stands but not broken at ring 0, or the reverse": searched
+            & (wrong != (broken == 0)),
+            "was broken by an offset that is not on its ring": fails
+            & ~np.isclose(ring / float(self.grid.step), broken),
+            "was broken by the right answer": wrong_class == label,
+            "was not searched but is broken": fails & ~searched,
+        }
+        if self.mode.full:
+            problems |= self._bitmap_problems(rows, broken, searched)
+        return problems
+
+    def _bitmap_problems(
+        self, rows: pd.DataFrame, broken: NDArray[np.float64], searched: NDArray[np.bool_]
+    ) -> dict[str, NDArray[np.bool_]]:
+        """Bitmaps of another length, or that say something else than the curve."""
+        wrong_length = np.zeros(len(rows), dtype=bool)
+        first_ring = np.full(len(rows), np.nan)  # of a wrong answer
+        rings, size = np.array(self.grid.rings), len(self.grid)
+        for i, bitmap in enumerate(rows[self._of("bitmap")]):
+            if not isinstance(bitmap, bytes) or len(bitmap) != -(-size // 8):
+                wrong_length[i] = searched[i]
+                continue
+            correct = np.unpackbits(np.frombuffer(bitmap, dtype=np.uint8), count=size)
+            if not correct.all():
+                first_ring[i] = rings[int(correct.argmin())]
+        differs = searched & ~wrong_length & ~_equal_or_nan(first_ring, broken)
+        worst = column(rows, self._of("worst_margin"))
+        return {
+            "has a bitmap of another grid": wrong_length,
+            "has a bitmap that contradicts its broken radius": differs,
+            "has a worst margin that contradicts its broken radius": searched
+            & (worst != 0)
+            & ((worst < 0) == np.isnan(broken)),
+        }
+
+
+def _detail(mode: Mode) -> int:
+    """How much a search says: some offsets, the first failure, or every offset."""
+    return 2 if mode.full else int(mode.samples is None)
+
+
+def _equal_or_nan(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = (a == b) | (np.isnan(a) & np.isnan(b))
+    return same
 
 
 METRICS.register(FAMILY, Adversarial)

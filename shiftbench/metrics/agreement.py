@@ -5,9 +5,8 @@ The polyphase papers (Chaman and Dokmanic 2021 and those after it) report consis
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,9 +14,17 @@ from numpy.typing import NDArray
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import Offset
-from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Request, Shard, column
+from shiftbench.metrics.base import (
+    METRICS,
+    NEAR_TIE,
+    PASSES,
+    ImageBatch,
+    Metric,
+    MetricOptions,
+    column,
+)
+from shiftbench.metrics.consistency import CONSISTENCIES
 from shiftbench.metrics.predictions import predict_at
-from shiftbench.metrics.random_views import CONSISTENCIES
 from shiftbench.scores import ScoreName
 
 FAMILY = "agreement"
@@ -36,12 +43,12 @@ class Agreement(Metric):
     summary = "all of k random crops, or rolls, get one answer: agreement:5, agreement:5:roll"
 
     @classmethod
-    def arguments(cls) -> Sequence[str]:
+    def entries(cls) -> dict[str, str]:
         """Five views are usual."""
-        return ("5", "5:roll")
+        return {"5": "all of 5 random crops agree", "5:roll": "all of 5 random rolls agree"}
 
     @classmethod
-    def plan(cls, argument: str, request: Request) -> Agreement:
+    def plan(cls, argument: str, options: MetricOptions, *, view: int, resize: int) -> Agreement:
         """`5` crops, or `5:roll`."""
         number, _, kind = (argument or "5").partition(":")
         kind = kind or "crop"
@@ -49,13 +56,8 @@ class Agreement(Metric):
             raise UsageError(
                 f"expected agreement:K or agreement:K:roll with K of 2 or more, got {argument!r}"
             )
-        span = CONSISTENCIES.get(VIEWS[kind]).span(request.view, request.resize)
-        return cls(int(number), kind, span, request.seed)
-
-    @classmethod
-    def load(cls, settings: Mapping[str, Any]) -> Agreement:
-        """The draws of a record."""
-        return cls(**settings)
+        span = CONSISTENCIES.get(VIEWS[kind]).span(view, resize)
+        return cls(int(number), kind, span, options.seed)
 
     @property
     def label(self) -> str:
@@ -72,18 +74,6 @@ class Agreement(Metric):
         """Whether all views agree."""
         return (f"agreement_{self.label}",)
 
-    def settings(self) -> dict[str, Any]:
-        """How the views were drawn."""
-        return {"views": self.views, "kind": self.kind, "span": self.span, "seed": self.seed}
-
-    def conditions(self) -> dict[str, Any]:
-        """The same draws; how far they go follows from the size of the view."""
-        return {"seed": self.seed}
-
-    def score_names(self) -> list[ScoreName]:
-        """One."""
-        return [ScoreName(FAMILY, self.label)]
-
     def margin(self) -> int:
         """What the draws read."""
         return CONSISTENCIES.get(VIEWS[self.kind]).margin(self.span)
@@ -99,12 +89,12 @@ class Agreement(Metric):
             kind.pair(key, self.span, seed=self.seed, repeat=i).second for i in range(self.views)
         ]
 
-    def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
+    def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
         """Asks about one view of every image at a time."""
-        views = shard.views(CONSISTENCIES.get(VIEWS[self.kind]).shift)
-        drawn = [self.offsets(key) for key in shard.keys]
+        views = batch.views(CONSISTENCIES.get(VIEWS[self.kind]).shift)
+        drawn = [self.offsets(key) for key in batch.keys]
         answers = [
-            predict_at(shard.model, views, [o[i] for o in drawn], batch_size=shard.batch_size)
+            predict_at(batch.model, views, [o[i] for o in drawn], batch_size=batch.batch_size)
             for i in range(self.views)
         ]
         predictions = np.stack([answer.prediction for answer in answers])  # (views, B)

@@ -1,15 +1,15 @@
 """The seam every metric implements, and what it is given to measure.
 
 A metric turns images into rows, one per image, and rows into outcomes, one number per image and
-score. Everything else follows from the outcomes and is written once: scores with their intervals,
-paired comparisons, what an unfinished record still lacks.
+score. Scores with their intervals, paired comparisons and what a record still lacks follow from
+these and are written once.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,20 +28,21 @@ from shiftbench.shifts import SHIFTS
 from shiftbench.shifts.base import Scene, Views
 from shiftbench.statistics import FRACTION, Score, mean_score
 
+KEY = "key"  # names the image of a row
 NEAR_TIE, PASSES = "near_tie", "passes"  # columns of every metric's rows, besides its own
 
 
 @dataclass(frozen=True)
-class Shard:
-    """Some images on the device, with the answers at (0, 0), ready for every metric."""
+class ImageBatch:
+    """Images on the device with their clean predictions, ready for every metric."""
 
     model: Model  # images (B, C, H, W) -> logits (B, classes)
     batch_size: int  # how many images the model sees at once; no number depends on it
-    canvas: Tensor  # (B, C, S + 2 margin, S + 2 margin), normalized
+    canvas: Tensor  # (B, C, H + 2 margin, W + 2 margin), normalized
     margin: int
     keys: Sequence[str]  # a stable name per image; its random draws follow from it
     labels: NDArray[np.int64]
-    unshifted: Predictions
+    clean: Predictions  # at (0, 0)
     scene: Scene | None = None  # renders the images again, where that is possible
     _views: dict[str, Views] = field(default_factory=dict)
 
@@ -56,11 +57,11 @@ class Shard:
         *,
         batch_size: int,
         scene: Scene | None = None,
-    ) -> Shard:
-        """Asks the model about the unshifted images: every metric starts from these answers."""
+    ) -> ImageBatch:
+        """Makes the clean predictions that every metric starts from."""
         views = SHIFTS.get("crop").views(canvas, margin)
-        answers = predict_clean(model, views, len(keys), batch_size=batch_size)
-        return cls(model, batch_size, canvas, margin, keys, labels, answers, scene)
+        clean = predict_clean(model, views, len(keys), batch_size=batch_size)
+        return cls(model, batch_size, canvas, margin, keys, labels, clean, scene)
 
     def views(self, shift: str) -> Views:
         """The images prepared by a kind of shift, once for all metrics that use it."""
@@ -68,20 +69,20 @@ class Shard:
             self._views[shift] = SHIFTS.get(shift).views(self.canvas, self.margin, self.scene)
         return self._views[shift]
 
-    def take(self, rows: Sequence[int]) -> Shard:
+    def take(self, rows: Sequence[int]) -> ImageBatch:
         """Some of the images."""
         if len(rows) == len(self.keys):
             return self
         chosen = torch.tensor(rows)
         scene = self.scene
-        return Shard(
+        return ImageBatch(
             model=self.model,
             batch_size=self.batch_size,
             canvas=self.canvas[chosen.to(self.canvas.device)],
             margin=self.margin,
             keys=[self.keys[row] for row in rows],
             labels=self.labels[rows],
-            unshifted=self.unshifted.take(chosen.numpy()),
+            clean=self.clean.take(chosen.numpy()),
             scene=scene and (lambda: _SomeViews(scene(), chosen)),
         )
 
@@ -96,14 +97,12 @@ class _SomeViews:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a metric is planned for."""
+class MetricOptions:
+    """What a user may choose for all metrics of a run."""
 
-    view: int  # side of what the model sees, in pixels
-    resize: int  # shorter side of the image that the view is cut from
     max_shift: int = 6  # radius of grids, in steps
-    step: str | None = None  # pixels between offsets, such as "1/4"; None: the attack's own
-    mode: str = "exhaustive"  # how grids are searched
+    step: str | None = None  # pixels between offsets, such as "1/4"; None: each attack's own
+    mode: str = "exhaustive"  # or "full_grid", or "sampled:K": then scores are upper bounds
     repeats: int = 1  # random draws per image
     seed: int = 0
 
@@ -111,26 +110,30 @@ class Request:
 class Metric(ABC):
     """A measurement that yields a row per image, and outcomes that follow from the rows alone.
 
-    A new metric is one class in one file: `measure` and `outcomes`, and whatever of the rest does
-    not fit it as it stands. `METRICS.register(name, TheClass)` makes it known.
+    A new metric is one class in one file: a frozen dataclass whose fields are its settings, with
+    `name`, `columns`, `measure` and `outcomes`. `METRICS.register(name, TheClass)` makes it known.
     """
 
     summary: ClassVar[str]  # one line for `shiftbench list metrics`
-    searched: ClassVar[bool] = False  # so costly that `--search-limit` cuts its images
+    searched: ClassVar[bool] = False  # so expensive that `--search-limit` cuts its images
+
+    # --- from names to metrics and back
 
     @classmethod
-    def arguments(cls) -> Sequence[str]:
-        """What may follow its name after a colon, as in `adversarial:crop`; often nothing."""
-        return ()
+    def entries(cls) -> Mapping[str, str]:
+        """What may follow its name after a colon, as in `adversarial:crop`, with a summary each."""
+        return {"": cls.summary}
 
     @classmethod
-    def about(cls, argument: str) -> str:
-        """One line about the metric of an argument."""
-        return cls.summary
+    def plan(cls, argument: str, options: MetricOptions, *, view: int, resize: int) -> Self:
+        """The metric of an argument.
 
-    @classmethod
-    def plan(cls, argument: str, request: Request) -> Self:
-        """The metric of a request."""
+        Args:
+            argument: What follows its name after a colon.
+            options: What the user chose for all metrics.
+            view: Side of what the model sees, in pixels.
+            resize: Shorter side of the image that the view is cut from.
+        """
         if argument:
             raise UsageError(f"this metric takes nothing after its name, got {argument!r}")
         return cls()
@@ -140,10 +143,16 @@ class Metric(ABC):
         """The metric whose `settings` a record keeps."""
         return cls(**settings)
 
+    def settings(self) -> dict[str, Any]:
+        """What its numbers depend on besides model and images, as plain values."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
     @property
     @abstractmethod
     def name(self) -> str:
-        """Names its rows in a run and its settings in a record: `adversarial_crop`."""
+        """Names it in a record: `adversarial_crop`."""
+
+    # --- from images to rows
 
     @property
     @abstractmethod
@@ -151,114 +160,124 @@ class Metric(ABC):
         """Every column that its rows may have, the one that is never empty first."""
 
     @abstractmethod
-    def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
-        """Measures every image of a shard.
+    def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
+        """Measures every image of a batch.
 
         Args:
-            shard: The images.
-            before: What is there already, in the same order: a metric that can go on from an
-                earlier, smaller measurement does.
+            batch: The images.
+            before: Rows of an earlier, smaller measurement, in the same order; empty cells where
+                there is none. A metric that can continue from them does.
 
         Returns:
             A row per image, in the same order: its own columns, `near_tie` and `passes`.
         """
+
+    def margin(self) -> int:
+        """How many pixels around the view it reads."""
+        return 0
+
+    def passes(self, before: pd.DataFrame) -> int:
+        """At most how many forward passes the images of these rows still need, (0, 0) aside."""
+        return len(before)
+
+    # --- growing: which rows answer a request
+
+    @property
+    def series(self) -> str:
+        """Rows of one series may be continued and combined; those of two never are."""
+        return self.name
+
+    def supersedes(self, other: Metric) -> bool:
+        """Whether it says all that a metric of another series says."""
+        return False
+
+    def answered(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
+        """Which rows say at least what this metric asks."""
+        first = self.columns[0]
+        return rows[first].notna().to_numpy() if first in rows else np.zeros(len(rows), dtype=bool)
+
+    def as_asked(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows that answer, reduced to exactly what this metric asks.
+
+        A stopped run may have measured more of some images than a later one asks for. Which images
+        is an accident, so that more must not enter the record.
+        """
+        return rows[self.answered(rows)]
+
+    def extent(self, rows: pd.DataFrame) -> NDArray[np.float64]:
+        """How much was measured of each image, where a metric may measure more or less of it."""
+        return np.zeros(len(rows))
+
+    def as_measured(self, rows: pd.DataFrame) -> Self:
+        """The metric that a table of images shows, which may be more than this one asks for."""
+        return self
+
+    # --- from rows to scores
 
     @abstractmethod
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """One number per image and score, whose mean is the score; NaN: not measured."""
 
     def score_names(self) -> list[ScoreName]:
-        """The scores that its rows will give, known before any is there."""
-        return [ScoreName(self.name)]
+        """The scores that its rows give, known before there are any."""
+        return list(self.outcomes(pd.DataFrame()))
 
     def unit(self, name: ScoreName) -> str:
-        """What a score of it is counted in: fractions are shown in percent."""
+        """The unit of a score of it; fractions are shown in percent."""
         return FRACTION
 
     def lower_is_better(self, name: ScoreName) -> bool:
-        """Whether a score of it says how much goes wrong."""
+        """Whether a score of it counts what goes wrong."""
         return False
 
-    def margin(self) -> int:
-        """How many pixels around the view it reads."""
-        return 0
-
-    def settings(self) -> dict[str, Any]:
-        """What its numbers depend on besides model and images, as plain values."""
-        return {}
-
-    def passes(self, before: pd.DataFrame) -> int:
-        """At most how many forward passes the images of these rows still need, (0, 0) aside."""
-        return len(before)
-
-    def missing(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
-        """Which images have still to be measured.
-
-        Args:
-            rows: What is there already, a row per image; empty cells where there is nothing.
-        """
-        first = self.columns[0]
-        return rows[first].isna().to_numpy() if first in rows else np.ones(len(rows), dtype=bool)
-
-    def complete_rows(self, rows: pd.DataFrame, asked: NDArray[np.bool_]) -> pd.DataFrame:
-        """Completes rows that are not missing, where that needs no measurement.
-
-        Args:
-            rows: A row per image.
-            asked: Which of them this metric was asked for. The others stay as they are: to complete
-                only those that need no measurement would choose images by their outcome.
-        """
-        return rows
-
-    def as_measured(self, rows: pd.DataFrame) -> Self:
-        """The metric as the rows have it, which may be more than this one asks for."""
-        return self
-
-    def contradictions(self, rows: pd.DataFrame) -> list[str]:
-        """What cannot be true of a table that this metric measured, one sentence each."""
-        return []
-
-    def _named(self, rows: pd.DataFrame, checks: Mapping[str, NDArray[np.bool_]]) -> list[str]:
-        """A sentence for each check that some image fails."""
-        found = []
-        for words, bad in checks.items():
-            if bad.any():
-                first, count = rows["key"].iloc[int(bad.argmax())], int(bad.sum())
-                found.append(f"{self.name}: {first!r} {words} ({count} such images)")
-        return found
-
-    def conditions(self) -> dict[str, Any]:
-        """Those of its settings that must agree before two records' scores are compared."""
-        return self.settings()
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether its scores can only be too high."""
+        return False
 
     def offset_scores(self, rows: pd.DataFrame) -> dict[Offset, Score]:
         """Scores by offset, where every offset was measured for every image."""
+        return {}
+
+    # --- trust
+
+    def conditions(self) -> dict[str, Any]:
+        """Those of its settings that must agree before scores of two records are compared."""
+        return self.settings()
+
+    def contradictions(self, rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
+        """What cannot be true of an image's row, in words, and of which rows it is said."""
         return {}
 
 
 METRICS: Registry[type[Metric]] = Registry("metric")
 
 
-def plan_metric(text: str, request: Request) -> Metric:
+def plan_metric(text: str, options: MetricOptions, *, view: int, resize: int) -> Metric:
     """The metric of a text such as `adversarial:crop`."""
     name, _, argument = text.partition(":")
-    return METRICS.get(name).plan(argument, request)
+    return METRICS.get(name).plan(argument, options, view=view, resize=resize)
 
 
 def load_metric(kind: str, settings: Mapping[str, Any]) -> Metric | None:
-    """The metric that a record's settings describe; None when no one here knows its kind."""
+    """The metric that a record's settings describe; None when its kind is not registered here."""
     return METRICS.get(kind).load(settings) if kind in METRICS else None
+
+
+def kind_of(metric: Metric) -> str:
+    """The name under which the class of a metric is registered."""
+    return next(kind for kind in METRICS if type(metric) is METRICS.get(kind))
 
 
 def score_rows(metrics: Sequence[Metric], rows: pd.DataFrame) -> Scores:
     """Every score of a table of images: a pure function of the table."""
-    found = {}
+    scores = {}
     for metric in metrics:
         for name, values in metric.outcomes(rows).items():
             measured = values[~np.isnan(values)]
             if len(measured):
-                found[name] = mean_score(measured, unit=metric.unit(name))
-    return Scores(found)
+                scores[name] = mean_score(measured, unit=metric.unit(name))
+    return Scores(scores)
 
 
 def column(rows: pd.DataFrame, name: str) -> NDArray[np.float64]:

@@ -1,8 +1,8 @@
-"""Consistency: agreement under random shifts, for every way of drawing them."""
+"""Consistency: is the prediction the same when the camera stands elsewhere?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,50 +10,206 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Request, Shard, column
-from shiftbench.metrics.random_views import CONSISTENCIES, ConsistencyKind, consistency
+from shiftbench.errors import UsageError
+from shiftbench.grid import ORIGIN, Offset
+from shiftbench.metrics.base import (
+    METRICS,
+    NEAR_TIE,
+    PASSES,
+    ImageBatch,
+    Metric,
+    MetricOptions,
+    column,
+)
+from shiftbench.metrics.draws import keyed_integers
+from shiftbench.metrics.predictions import Model, Predictions, predict_at, predict_clean
+from shiftbench.registry import Registry
 from shiftbench.scores import ScoreName
+from shiftbench.shifts.base import Views
+from shiftbench.statistics import Score, mean_score
 
 FAMILY, CHANGE = "consistency", "change"
+MAX_SPAN = 32  # pixels: the random shifts of the paper
 
 
 @dataclass(frozen=True)
-class RandomConsistency(Metric):
-    """Agreement of the answers at two views, and how much the first class's probability moves."""
+class Pair:
+    """The two places an image is seen from."""
 
-    kind: ConsistencyKind
+    first: Offset
+    second: Offset
+
+
+@dataclass(frozen=True)
+class ConsistencyKind:
+    """A way to draw the two views that are compared."""
+
+    name: str
+    shift: str  # a kind registered in shiftbench.shifts
+    draw: Callable[[Sequence[int], int], Pair]  # from uniform integers and the span
+    from_origin: bool  # the first view is always the clean one
+    summary: str = ""  # one line for `shiftbench list metrics`
+
+    def span(self, view: int, canvas: int) -> int:
+        """How far draws go, in pixels: the record keeps it.
+
+        Args:
+            view: Height or width of the view, whichever is smaller.
+            canvas: The same of the image that the view was cut from.
+
+        Returns:
+            For cyclic kinds the largest whole shift on an axis, below half a period so that a small
+            image is never shifted by all of it; for crops, the number of places on an axis.
+        """
+        span = min(MAX_SPAN, (view - 1) // 2) if self.shift == "cyclic" else canvas - view
+        if span < (1 if self.shift == "cyclic" else 2):
+            raise UsageError(
+                f"consistency {self.name!r} has no other place to look from: the view has {view} "
+                f"pixels and the image {canvas}. Use larger images, or leave this kind out"
+            )
+        return span
+
+    def margin(self, span: int) -> int:
+        """How many pixels around the view the draws read."""
+        return 0 if self.shift == "cyclic" else span // 2
+
+    def pair(self, key: str, span: int, *, seed: int = 0, repeat: int = 0) -> Pair:
+        """The views of one image: they follow from (seed, kind, key, repeat) alone."""
+        purpose = f"consistency/{self.name}/{repeat}"
+        return self.draw(keyed_integers(seed, purpose, key, 4), span)
+
+
+def _draw_integer(numbers: Sequence[int], span: int) -> Pair:
+    """Uniform over -span..span on each axis, (0, 0) left out."""
+    side = 2 * span + 1
+    index = numbers[0] % (side**2 - 1)
+    index += index >= side**2 // 2  # the middle one is (0, 0)
+    return Pair(ORIGIN, Offset(float(index // side - span), float(index % side - span)))
+
+
+def _draw_half(numbers: Sequence[int], span: int) -> Pair:
+    """Such an integer plus half a pixel on both axes."""
+    whole = _draw_integer(numbers, span).second
+    return Pair(ORIGIN, Offset(whole.dy + 0.5, whole.dx + 0.5))
+
+
+def _draw_crop(numbers: Sequence[int], span: int) -> Pair:
+    """Two independent crops, each corner uniform over 0..span-1 (Zhang 2019, section 4.2)."""
+    ay, ax, by, bx = (float(number % span - span // 2) for number in numbers)
+    return Pair(Offset(ay, ax), Offset(by, bx))
+
+
+CONSISTENCIES: Registry[ConsistencyKind] = Registry("consistency")
+
+for _kind in (
+    ConsistencyKind("integer", "cyclic", _draw_integer, True, "cyclic, by whole pixels"),
+    ConsistencyKind("half", "cyclic", _draw_half, True, "cyclic, by whole pixels and a half"),
+    ConsistencyKind("crop", "crop", _draw_crop, False, "two crops of the resized image"),
+):
+    CONSISTENCIES.register(_kind.name, _kind)
+
+
+@dataclass(frozen=True)
+class ComparedViews:
+    """The predictions at two views of each image, compared.
+
+    >>> agree = np.array([[True, True], [True, False]])
+    >>> ComparedViews(agree, np.zeros((2, 2)), np.zeros(2, dtype=bool), passes=2).score.value
+    0.75
+    """
+
+    consistent: NDArray[np.bool_]  # (images, draws): the same class at both views
+    change: NDArray[np.float64]  # (images, draws): |change| of the first class's probability
+    near_tie: NDArray[np.bool_]  # (images,): rounding may have decided a prediction
+    passes: int  # per image
+
+    @property
+    def score(self) -> Score:
+        """The fraction of draws that agree; the interval treats images as the units."""
+        return mean_score(self.consistent.mean(1))
+
+
+def compare_views(
+    model: Model,
+    views: Views,
+    keys: Sequence[str],
+    kind: ConsistencyKind,
+    *,
+    span: int,
+    batch_size: int,
+    repeats: int | range = 1,
+    seed: int = 0,
+    clean: Predictions | None = None,
+) -> ComparedViews:
+    """Compares the predictions at two views of each image, whether or not they are right.
+
+    Args:
+        model: Maps images (B, C, H, W) to logits (B, classes).
+        views: The images, prepared by `kind.shift`.
+        keys: A stable name per image; its draws follow from it.
+        kind: How the two views are drawn; an entry of `CONSISTENCIES`.
+        span: How far draws go: `kind.span(...)`.
+        batch_size: How many images the model sees at once.
+        repeats: How many draws per image, or which: `range(3, 5)` are the fourth and the fifth.
+        seed: Another seed, other draws.
+        clean: The predictions at (0, 0) when they are known already. Kinds whose first view is
+            drawn as well (`crop`) do not use them.
+    """
+    draws = range(repeats) if isinstance(repeats, int) else repeats
+    if not draws:
+        raise UsageError(f"expected 1 or more repeats, got {repeats}")
+    agree, change, near_tie, passes = [], [], np.zeros(len(keys), dtype=bool), 0
+    if kind.from_origin and clean is None:
+        clean = predict_clean(model, views, len(keys), batch_size=batch_size)
+        passes += 1
+    for repeat in draws:
+        pairs = [kind.pair(key, span, seed=seed, repeat=repeat) for key in keys]
+        if kind.from_origin:
+            assert clean is not None
+            first = clean
+        else:
+            first = predict_at(model, views, [pair.first for pair in pairs], batch_size=batch_size)
+            passes += 1
+        second = predict_at(model, views, [pair.second for pair in pairs], batch_size=batch_size)
+        passes += 1
+        predicted = first.prediction
+        agree.append(second.prediction == predicted)
+        change.append(np.abs(second.probability(predicted) - first.probability(predicted)))
+        near_tie |= first.near_tie | second.near_tie
+    return ComparedViews(np.stack(agree, 1), np.stack(change, 1), near_tie, passes)
+
+
+@dataclass(frozen=True)
+class Consistency(Metric):
+    """Agreement at two random views, and how much the first class's probability changes."""
+
+    views: str  # how they are drawn: a name of CONSISTENCIES
     span: int  # how far draws go, in pixels
     repeats: int = 1  # draws per image
     seed: int = 0
 
-    summary = "the same answer at random shifts"
+    summary = "the same prediction at random shifts"
 
     @classmethod
-    def arguments(cls) -> Sequence[str]:
+    def entries(cls) -> dict[str, str]:
         """Every way of drawing."""
-        return CONSISTENCIES.names()
+        return {n: f"{cls.summary}: {CONSISTENCIES.get(n).summary}" for n in CONSISTENCIES}
 
     @classmethod
-    def about(cls, argument: str) -> str:
-        """Which shifts are drawn."""
-        return f"{cls.summary}: {CONSISTENCIES.get(argument).summary}"
-
-    @classmethod
-    def plan(cls, argument: str, request: Request) -> RandomConsistency:
+    def plan(cls, argument: str, options: MetricOptions, *, view: int, resize: int) -> Consistency:
         """The draws that the images allow."""
-        kind = CONSISTENCIES.get(argument)
-        return cls(kind, kind.span(request.view, request.resize), request.repeats, request.seed)
+        span = CONSISTENCIES.get(argument).span(view, resize)
+        return cls(argument, span, options.repeats, options.seed)
 
-    @classmethod
-    def load(cls, settings: Mapping[str, Any]) -> RandomConsistency:
-        """The draws of a record."""
-        kind = CONSISTENCIES.get(str(settings["views"]))
-        return cls(kind, settings["span"], settings["repeats"], settings["seed"])
+    @property
+    def kind(self) -> ConsistencyKind:
+        """How the views are drawn."""
+        return CONSISTENCIES.get(self.views)
 
     @property
     def name(self) -> str:
         """`consistency_half`."""
-        return ScoreName(FAMILY, self.kind.name).stem
+        return ScoreName(FAMILY, self.views).stem
 
     @property
     def columns(self) -> Sequence[str]:
@@ -61,35 +217,37 @@ class RandomConsistency(Metric):
         return [self._of(word) for word in ("draws", "agreed", "consistent", "change")]
 
     def _of(self, word: str) -> str:
-        return f"{word}_{self.kind.name}"
-
-    def score_names(self) -> list[ScoreName]:
-        """Agreement, and the change of probability."""
-        return [ScoreName(family, self.kind.name) for family in (FAMILY, CHANGE)]
-
-    def lower_is_better(self, name: ScoreName) -> bool:
-        """A probability should not change."""
-        return name.family == CHANGE
+        return f"{word}_{self.views}"
 
     def margin(self) -> int:
         """What the draws read."""
         return self.kind.margin(self.span)
-
-    def settings(self) -> dict[str, Any]:
-        """How the views were drawn."""
-        draws = {"span": self.span, "repeats": self.repeats, "seed": self.seed}
-        return {"views": self.kind.name, **draws}
 
     def passes(self, before: pd.DataFrame) -> int:
         """One or two views a draw."""
         left = self.repeats * len(before) - int(np.nansum(column(before, self._of("draws"))))
         return left * (1 if self.kind.from_origin else 2)
 
-    def missing(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
-        """Images with fewer draws."""
-        return ~(column(rows, self._of("draws")) >= self.repeats)
+    def answered(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
+        """Images with at least as many draws."""
+        enough: NDArray[np.bool_] = column(rows, self._of("draws")) >= self.repeats
+        return enough
 
-    def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
+    def as_asked(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Images with exactly as many draws: a sum of more cannot be taken apart."""
+        exact: pd.DataFrame = rows.loc[column(rows, self._of("draws")) == self.repeats]
+        return exact
+
+    def extent(self, rows: pd.DataFrame) -> NDArray[np.float64]:
+        """How many draws there were."""
+        return column(rows, self._of("draws"))
+
+    def as_measured(self, rows: pd.DataFrame) -> Consistency:
+        """As many draws as every image has."""
+        draws = column(rows, self._of("draws"))
+        return self if np.isnan(draws).all() else replace(self, repeats=int(np.nanmin(draws)))
+
+    def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
         """Draws and compares; the draws that are there already are kept."""
         draws = np.nan_to_num(column(before, self._of("draws"))).astype(np.int64)
         agreed = np.nan_to_num(column(before, self._of("agreed")))
@@ -97,8 +255,8 @@ class RandomConsistency(Metric):
         near_tie, passes = np.zeros(len(draws), dtype=bool), np.zeros(len(draws), dtype=np.int64)
         for start in np.unique(draws):  # images that have as many draws go on together
             rows = np.flatnonzero(draws == start)
-            part = shard.take(rows.tolist())
-            found = consistency(
+            part = batch.take(rows.tolist())
+            compared = compare_views(
                 part.model,
                 part.views(self.kind.shift),
                 part.keys,
@@ -107,12 +265,12 @@ class RandomConsistency(Metric):
                 batch_size=part.batch_size,
                 repeats=range(int(start), self.repeats),
                 seed=self.seed,
-                unshifted=part.unshifted,
+                clean=part.clean,
             )
-            agreed[rows] += found.consistent.sum(1)
-            change[rows] += found.change.sum(1)
-            near_tie[rows] = found.near_tie
-            passes[rows] = found.passes
+            agreed[rows] += compared.consistent.sum(1)
+            change[rows] += compared.change.sum(1)
+            near_tie[rows] = compared.near_tie
+            passes[rows] = compared.passes
         return pd.DataFrame(
             {
                 self._of("consistent"): agreed == self.repeats,
@@ -124,33 +282,36 @@ class RandomConsistency(Metric):
             }
         )
 
-    def contradictions(self, rows: pd.DataFrame) -> list[str]:
-        """More agreement than draws, or a change that is no difference of probabilities."""
-        draws, agreed = column(rows, self._of("draws")), column(rows, self._of("agreed"))
-        change = column(rows, self._of("change"))
-        return self._named(
-            rows,
-            {
-                "agrees more often than it was drawn": agreed > draws,
-                "has a change outside [0, 1]": (change < 0) | (change > 1),
-            },
-        )
-
-    def as_measured(self, rows: pd.DataFrame) -> RandomConsistency:
-        """As many draws as every image has."""
-        return replace(self, repeats=int(np.nanmin(column(rows, self._of("draws")))))
-
-    def conditions(self) -> dict[str, Any]:
-        """The same draws, as far: a view of another size has another span."""
-        return {"span": self.span, "repeats": self.repeats, "seed": self.seed}
-
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """The share of an image's draws that agree, and its mean change."""
         draws = column(rows, self._of("draws"))
         return {
-            ScoreName(FAMILY, self.kind.name): column(rows, self._of("agreed")) / draws,
-            ScoreName(CHANGE, self.kind.name): column(rows, self._of("change")),
+            ScoreName(FAMILY, self.views): column(rows, self._of("agreed")) / draws,
+            ScoreName(CHANGE, self.views): column(rows, self._of("change")),
+        }
+
+    def lower_is_better(self, name: ScoreName) -> bool:
+        """A probability should not change."""
+        return name.family == CHANGE
+
+    def conditions(self) -> dict[str, Any]:
+        """The same draws: views of other sizes are shifted by other distances."""
+        return {"span": self.span, "repeats": self.repeats, "seed": self.seed}
+
+    def contradictions(self, rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
+        """More agreement than draws, or a change that is no difference of probabilities."""
+        draws, agreed = column(rows, self._of("draws")), column(rows, self._of("agreed"))
+        change, all_agree = column(rows, self._of("change")), column(rows, self._of("consistent"))
+        drawn = ~np.isnan(draws)
+        fraction = (draws % 1 != 0) | (agreed % 1 != 0)
+        return {
+            "has draws or agreements that are no counts": drawn
+            & ((draws < 1) | (agreed < 0) | fraction),
+            "agrees more often than it was drawn": agreed > draws,
+            "is called consistent against its draws, or the reverse": drawn
+            & (all_agree != (agreed == draws)),
+            "has a change outside [0, 1]": (change < 0) | (change > 1),
         }
 
 
-METRICS.register(FAMILY, RandomConsistency)
+METRICS.register(FAMILY, Consistency)

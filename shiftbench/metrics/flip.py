@@ -7,9 +7,7 @@ to 8 px; here the frames are cut from the canvas as they are needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shiftbench.grid import Offset
-from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Request, Shard, column
+from shiftbench.metrics.base import (
+    METRICS,
+    NEAR_TIE,
+    PASSES,
+    ImageBatch,
+    Metric,
+    MetricOptions,
+    column,
+)
 from shiftbench.metrics.predictions import predict_at
 from shiftbench.scores import ScoreName
 from shiftbench.statistics import FRACTION
@@ -40,23 +46,10 @@ class Flip(Metric):
     columns = ("flips", "top5_distance")
 
     @classmethod
-    def plan(cls, argument: str, request: Request) -> Flip:
+    def plan(cls, argument: str, options: MetricOptions, *, view: int, resize: int) -> Flip:
         """The frames of ImageNet-P, or of CIFAR-10-P for smaller views."""
-        super().plan(argument, request)
-        return cls() if request.view >= LARGE_VIEW else cls(-7, 8)
-
-    @classmethod
-    def load(cls, settings: Mapping[str, Any]) -> Flip:
-        """The frames of a record."""
-        return cls(settings["first"], settings["last"])
-
-    def settings(self) -> dict[str, Any]:
-        """Where the frames begin and end."""
-        return {"first": self.first, "last": self.last}
-
-    def score_names(self) -> list[ScoreName]:
-        """Both."""
-        return [FLIP, DISTANCE]
+        super().plan(argument, options, view=view, resize=resize)
+        return cls() if view >= LARGE_VIEW else cls(-7, 8)
 
     def unit(self, name: ScoreName) -> str:
         """The distance counts places in the ranking."""
@@ -74,15 +67,15 @@ class Flip(Metric):
         """Every frame."""
         return len(before) * (self.last - self.first + 1)
 
-    def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
+    def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
         """Compares each frame with the one before it."""
-        views, count = shard.views("crop"), len(shard.keys)
+        views, count = batch.views("crop"), len(batch.keys)
         changes, distance = np.zeros(count), np.zeros(count)
         near_tie = np.zeros(count, dtype=bool)
         previous: Tensor | None = None
         for dx in range(self.first, self.last + 1):
             frame = predict_at(
-                shard.model, views, [Offset(0.0, float(dx))] * count, batch_size=shard.batch_size
+                batch.model, views, [Offset(0.0, float(dx))] * count, batch_size=batch.batch_size
             )
             near_tie |= frame.near_tie
             if previous is not None:
@@ -102,6 +95,14 @@ class Flip(Metric):
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """The mean over the frames of an image."""
         return {FLIP: column(rows, "flips"), DISTANCE: column(rows, "top5_distance")}
+
+    def contradictions(self, rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
+        """A share of flips outside [0, 1], or a distance that five places cannot have."""
+        flips, distance = column(rows, "flips"), column(rows, "top5_distance")
+        return {
+            "has a share of flips outside [0, 1]": (flips < 0) | (flips > 1),
+            "has an impossible top-5 distance": (distance < 0) | (distance > TOP * TOP),
+        }
 
 
 def top_distance(first: Tensor, second: Tensor) -> Tensor:

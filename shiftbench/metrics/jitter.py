@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from shiftbench.grid import Offset
-from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Shard, column
+from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, ImageBatch, Metric, column
 from shiftbench.metrics.predictions import predict_at
 from shiftbench.scores import ScoreName
 
@@ -25,10 +25,6 @@ class Jitter(Metric):
     summary = "variance of the true class's logit and probability over diagonal shifts"
     name = FAMILY
     columns = ("jitter_logit", "jitter_probability")
-
-    def score_names(self) -> list[ScoreName]:
-        """Both."""
-        return [ScoreName(FAMILY, "logit"), ScoreName(FAMILY, "probability")]
 
     def unit(self, name: ScoreName) -> str:
         """Squares of logits, which every network scales as it likes, or of probabilities."""
@@ -46,21 +42,21 @@ class Jitter(Metric):
         """Every step."""
         return len(before) * len(STEPS)
 
-    def measure(self, shard: Shard, before: pd.DataFrame) -> pd.DataFrame:
+    def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
         """Takes the population variance of each image."""
-        views, count = shard.views("crop"), len(shard.keys)
-        label = torch.from_numpy(shard.labels)[:, None]
+        views, count = batch.views("crop"), len(batch.keys)
+        label = torch.from_numpy(batch.labels)[:, None]
         answers = [
             predict_at(
-                shard.model,
+                batch.model,
                 views,
                 [Offset(float(step), float(step))] * count,
-                batch_size=shard.batch_size,
+                batch_size=batch.batch_size,
             )
             for step in STEPS
         ]
         logits = torch.stack([a.logits.double().gather(1, label)[:, 0] for a in answers])
-        probabilities = np.stack([answer.probability(shard.labels) for answer in answers])
+        probabilities = np.stack([answer.probability(batch.labels) for answer in answers])
         return pd.DataFrame(
             {
                 "jitter_logit": logits.var(0, correction=0).numpy(),
@@ -74,6 +70,14 @@ class Jitter(Metric):
         """The variances."""
         kinds = ("logit", "probability")
         return {ScoreName(FAMILY, kind): column(rows, f"jitter_{kind}") for kind in kinds}
+
+    def contradictions(self, rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
+        """A negative variance, or one that no probability has."""
+        logit, probability = (column(rows, name) for name in self.columns)
+        return {
+            "has a negative variance": (logit < 0) | (probability < 0),
+            "has a variance that no probability has": probability > 0.25,
+        }
 
 
 METRICS.register(FAMILY, Jitter)

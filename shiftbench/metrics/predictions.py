@@ -1,4 +1,4 @@
-"""Asking a model: batches of views at chosen offsets, and answers that can be trusted."""
+"""Predictions: batches of views at chosen offsets go through a model, and logits are checked."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from shiftbench.shifts.base import Views
 Model = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, classes)
 
 # Below this difference between the two largest logits, rounding decides which class wins.
-NEAR_TIE = 1e-5
+TIE_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model said about a batch."""
+    """The logits of a batch."""
 
     logits: Tensor  # (B, classes), float32 or float64, on the CPU
     rounding: float = 0.0  # relative error of a logit in the model's arithmetic, beyond float32's
 
     def take(self, rows: NDArray[np.int64]) -> Predictions:
-        """The answers about some of the images."""
+        """The predictions of some of the images."""
         return replace(self, logits=self.logits[torch.from_numpy(rows)])
 
     @property
@@ -42,11 +42,11 @@ class Predictions:
     def near_tie(self) -> NDArray[np.bool_]:
         """Whether rounding may have decided which class won, (B,)."""
         best = self.logits.topk(2, dim=1).values  # (B, 2)
-        bound = (self.rounding * self.logits.abs().amax(1)).clamp(min=NEAR_TIE)
+        bound = (self.rounding * self.logits.abs().amax(1)).clamp(min=TIE_TOLERANCE)
         close: NDArray[np.bool_] = (best[:, 0] - best[:, 1] < bound).numpy()
         return close
 
-    def margin(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    def logit_margin(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
         """The logit of the label minus the best other logit, (B,); positive when right."""
         check_labels(labels, self.logits.shape[1])
         index = torch.from_numpy(labels)[:, None]

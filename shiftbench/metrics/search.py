@@ -87,9 +87,9 @@ class Trace:
     dy: NDArray[np.float64]  # the first offset with a wrong answer; NaN: never wrong
     dx: NDArray[np.float64]
     prediction: NDArray[np.float64]  # the wrong answer it got there; NaN: never wrong
-    near_tie: NDArray[np.bool_]  # rounding may have decided an answer of the model
+    near_tie: NDArray[np.bool_]  # rounding may have decided a prediction
     passes: NDArray[np.int64]  # how often the model saw the image
-    reach: NDArray[np.int64]  # rings searched; -1: none
+    searched_radius: NDArray[np.int64]  # rings searched; -1: none
     exact: bool  # False: only some offsets were tried, so survivors are an upper bound
     correct: NDArray[np.bool_] | None = None  # (images, offsets), when the full grid was asked for
     worst_margin: NDArray[np.float64] | None = None  # smallest margin of the label over the grid
@@ -139,7 +139,7 @@ def search(
     *,
     batch_size: int,
     mode: Mode | str = "exhaustive",
-    unshifted: Predictions | None = None,
+    clean: Predictions | None = None,
     keys: Sequence[str] | None = None,
     seed: int = 0,
     inner: Trace | None = None,
@@ -162,7 +162,7 @@ def search(
         mode: `exhaustive`; `full_grid`, which also keeps every image at every offset in
             `Trace.correct`; or `sampled:K`, which tries K random offsets per image, so that its
             adversarial accuracy is an upper bound (`Trace.exact` is False).
-        unshifted: The answers at (0, 0) when they are known already: they are not asked again.
+        clean: The predictions at (0, 0) when they are known already.
         keys: A stable name per image, which random offsets follow from; by default its position.
         seed: Another seed, other random offsets.
         inner: What an exact search of smaller grids with the same step found, image by image: its
@@ -181,9 +181,9 @@ def search(
     ledger = _Ledger(truth, grid, mode if isinstance(mode, Mode) else Mode.parse(mode), names, seed)
     if inner is not None:
         ledger.go_on_from(inner)
-    if unshifted is not None:
+    if clean is not None:
         new = np.flatnonzero(ledger.step == 0)
-        ledger.note(new, np.zeros_like(new), unshifted.take(new), asked=False)
+        ledger.note(new, np.zeros_like(new), clean.take(new), counted=False)
     while True:
         rows, indices = ledger.next_batch(batch_size)
         if len(rows) == 0:
@@ -214,18 +214,13 @@ class _Ledger:
 
     def go_on_from(self, inner: Trace) -> None:
         """Enters what is known of the inner rings."""
-        assert self.mode.is_exact(self.grid), "random offsets of two grids have nothing in common"
+        assert str(self.mode) == "exhaustive", "other searches visit each grid anew"
         index = {offset: i for i, offset in enumerate(self.grid)}
-        for row in np.flatnonzero(inner.reach >= 0):
-            self.step[row] = len(self.grid.up_to(int(inner.reach[row])))
+        for row in np.flatnonzero(inner.searched_radius >= 0):
+            self.step[row] = len(self.grid.up_to(int(inner.searched_radius[row])))
             if not np.isnan(inner.broken_radius[row]):
                 self.first_wrong[row] = index[Offset(inner.dy[row], inner.dx[row])]
                 self.prediction[row] = inner.prediction[row]
-        if self.correct is not None and inner.correct is not None:
-            self.correct[:, : inner.correct.shape[1]] = inner.correct
-        if self.worst_margin is not None and inner.worst_margin is not None:
-            known = inner.reach >= 0
-            self.worst_margin[known] = inner.worst_margin[known]
 
     def next_batch(self, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The images that come next, at most `size`, and the offset each is to be seen at."""
@@ -239,25 +234,25 @@ class _Ledger:
         self,
         rows: NDArray[np.int64],
         indices: NDArray[np.int64],
-        answers: Predictions,
+        predictions: Predictions,
         *,
-        asked: bool = True,
+        counted: bool = True,
     ) -> None:
         """Enters the answers about images `rows`, seen at offsets `indices`."""
-        check_labels(self.truth[rows], answers.logits.shape[1])
-        right = answers.prediction == self.truth[rows]
+        check_labels(self.truth[rows], predictions.logits.shape[1])
+        right = predictions.prediction == self.truth[rows]
         unbroken = self.first_wrong[rows] < 0
         # What follows the first wrong answer decides nothing, so its ties do not count.
-        self.near_tie[rows] |= answers.near_tie & unbroken
+        self.near_tie[rows] |= predictions.near_tie & unbroken
         newly = unbroken & ~right
         self.first_wrong[rows[newly]] = indices[newly]
-        self.prediction[rows[newly]] = answers.prediction[newly]
+        self.prediction[rows[newly]] = predictions.prediction[newly]
         if self.correct is not None:
             self.correct[rows, indices] = right
         if self.worst_margin is not None:
-            np.minimum.at(self.worst_margin, rows, answers.margin(self.truth[rows]))
+            np.minimum.at(self.worst_margin, rows, predictions.logit_margin(self.truth[rows]))
         self.step[rows] += 1
-        self.passes[rows] += asked
+        self.passes[rows] += counted
 
     def trace(self) -> Trace:
         """What was found."""
@@ -271,7 +266,7 @@ class _Ledger:
             prediction=self.prediction,
             near_tie=self.near_tie,
             passes=self.passes,
-            reach=np.full(len(self.truth), self.grid.radius),
+            searched_radius=np.full(len(self.truth), self.grid.radius),
             exact=self.mode.is_exact(self.grid),
             correct=self.correct,
             worst_margin=self.worst_margin,

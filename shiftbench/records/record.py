@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from shiftbench.errors import RecordError
 from shiftbench.files import file_safe, write_atomic
 from shiftbench.grid import Offset
-from shiftbench.metrics import load_metric
-from shiftbench.metrics.base import Metric
-from shiftbench.records.schema_1 import upgrade, upgrade_samples
+from shiftbench.metrics.base import KEY as KEY
+from shiftbench.metrics.base import Metric, kind_of, load_metric
 from shiftbench.scores import ScoreName, Scores
 from shiftbench.statistics import Score
+
+if TYPE_CHECKING:
+    from shiftbench.models.classifier import Classifier
 
 SCHEMA = 2
 RECORD_FILE = "record.json"
 SAMPLES_FILE = "samples.parquet"
 VERIFIED_FILE = "verified.json"  # a note that images were measured again: see `verify`
-KEY = "key"  # column of the samples that names the image
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,20 @@ class ModelInfo:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str
+
+    @classmethod
+    def of(cls, classifier: Classifier) -> ModelInfo:
+        """What a record says of a classifier."""
+        return cls(
+            name=classifier.name,
+            source=classifier.source,
+            digest=classifier.digest,
+            parameters=classifier.parameters,
+            input_size=classifier.preprocessing.input_size,
+            mean=classifier.preprocessing.mean,
+            std=classifier.preprocessing.std,
+            interpolation=classifier.preprocessing.interpolation,
+        )
 
 
 @dataclass(frozen=True)
@@ -117,11 +135,12 @@ class Record:
     maps: Mapping[str, tuple[OffsetScore, ...]] = field(default_factory=dict)  # full grids, by stem
     schema: int = SCHEMA
     folder: Path | None = field(default=None, compare=False)  # where it was read from; not stored
+    table: pd.DataFrame | None = field(default=None, compare=False)  # samples not on disk yet
 
     def to_json(self) -> dict[str, Any]:
         """The object `record.json` holds."""
-        content = asdict(replace(self, scores=Scores({})))
-        del content["folder"]
+        content = asdict(replace(self, scores=Scores({}), table=None))
+        del content["folder"], content["table"]
         return {"schema": content.pop("schema"), **content, "scores": self.scores.to_json()}
 
     def metric_of(self, name: ScoreName) -> MetricInfo | None:
@@ -134,13 +153,19 @@ class Record:
         info = self.metric_of(name)
         return bool(info and info.settings.get("upper_bound", False))
 
-    def samples(self) -> pd.DataFrame:
-        """The table of images this record was computed from."""
+    def samples(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The table of images this record was computed from, or those of its columns that exist."""
+        if self.table is not None:
+            chosen = None if columns is None else [c for c in columns if c in self.table]
+            return self.table if chosen is None else self.table[chosen]
         if self.folder is None:
             raise RecordError(f"the record of {self.model.name} was not read from a folder")
         path = self.folder / SAMPLES_FILE
         try:
-            return upgrade_samples(pd.read_parquet(path), self.metrics)
+            if columns is not None:
+                there = pq.read_schema(path).names
+                columns = [name for name in columns if name in there]
+            return pd.read_parquet(path, columns=columns)
         except (OSError, ValueError) as error:
             raise RecordError(f"cannot read {path}: {error}; run the evaluation again") from error
 
@@ -148,17 +173,19 @@ class Record:
         """One number per image and score, by key: what scores and comparisons are made of.
 
         Args:
-            stem: Only the scores of one curve or column, such as `adversarial_crop`.
+            stem: Only the scores of one curve or column, such as `adversarial_crop`; only what
+                they need is read.
         """
-        samples = self.samples()
+        loaded = [i.load() for i in self.metrics.values() if stem is None or stem in i.scores]
+        metrics = [metric for metric in loaded if metric is not None]
+        needed = dict.fromkeys([KEY, "label", *(c for m in metrics for c in m.columns)])
+        samples = self.samples(None if stem is None else list(needed))
         keys = pd.Index(samples[KEY])
-        found = {}
-        for info in self.metrics.values():
-            metric = info.load() if stem is None or stem in info.scores else None
-            if metric is not None:
-                for name, values in metric.outcomes(samples).items():
-                    found[name] = pd.Series(values, index=keys).dropna()
-        return found
+        return {
+            name: pd.Series(values, index=keys).dropna()
+            for metric in metrics
+            for name, values in metric.outcomes(samples).items()
+        }
 
 
 def images_digest(keys: Iterable[str], labels: Iterable[int]) -> str:
@@ -171,6 +198,26 @@ def images_digest(keys: Iterable[str], labels: Iterable[int]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def describe_metric(metric: Metric, samples: pd.DataFrame) -> MetricInfo:
+    """What a table of images says of a metric."""
+    outcomes = metric.outcomes(samples)
+    measured = samples[metric.columns[0]].notna().to_numpy()
+
+    def digest(chosen: NDArray[np.bool_]) -> str:
+        return images_digest(samples.loc[chosen, KEY], samples.loc[chosen, "label"])
+
+    # A grid that grew on some of the images only leaves its outer rings to them.
+    scored = {name: ~np.isnan(values) for name, values in outcomes.items()}
+    return MetricInfo(
+        kind=kind_of(metric),
+        settings=metric.settings(),
+        scores=tuple(dict.fromkeys(name.stem for name in outcomes)),
+        images=int(measured.sum()),
+        digest=digest(measured),
+        parts={str(n): digest(there) for n, there in scored.items() if (there != measured).any()},
+    )
+
+
 T = TypeVar("T")
 
 
@@ -178,7 +225,7 @@ def _build(kind: type[T], content: Any, where: str) -> T:
     """Builds a dataclass from a JSON object; missing and unknown fields are errors."""
     if not isinstance(content, dict):
         raise RecordError(f"{where}: expected an object, got {type(content).__name__}")
-    known = {f.name for f in fields(kind) if f.name != "folder"}  # type: ignore[arg-type]
+    known = {f.name for f in fields(kind) if f.name not in ("folder", "table")}  # type: ignore[arg-type]
     unknown = sorted(content.keys() - known)
     if unknown:
         raise RecordError(f"{where}: unknown fields {', '.join(unknown)}")
@@ -203,10 +250,10 @@ def record_from_json(content: Any, *, where: str) -> Record:
             f"{where} has schema {schema}, newer than the {SCHEMA} this version reads: "
             "upgrade shiftbench"
         )
-    try:
-        content = upgrade(content)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise RecordError(f"{where} is not a whole record of schema {schema}: {error!r}") from error
+    if schema != SCHEMA:
+        raise RecordError(
+            f"{where} has schema {schema}, and this version reads {SCHEMA}: evaluate again"
+        )
     record = _build(Record, content, where)
     model = _build(ModelInfo, record.model, f"{where}: model")
     data = _build(DataInfo, record.data, f"{where}: data")
@@ -227,29 +274,24 @@ def record_from_json(content: Any, *, where: str) -> Record:
     )
 
 
-@dataclass(frozen=True)
-class ResultStore:
-    """A folder of records."""
+def record_folder(root: Path, model: str, data: str) -> Path:
+    """Where the record of a model on a data set lives.
 
-    root: Path
+    >>> record_folder(Path("runs"), "timm:vit", "imagenet").name
+    'timm_vit--imagenet'
+    """
+    return root / f"{file_safe(model)}--{file_safe(data)}"
 
-    def folder(self, model: str, data: str) -> Path:
-        """Where the record of a model on a data set lives."""
-        return self.root / f"{file_safe(model)}--{file_safe(data)}"
 
-    def write(self, record: Record, samples: pd.DataFrame) -> Path:
-        """Writes a record and its samples; the samples first, so that a record is always whole."""
-        folder = self.folder(record.model.name, record.data.name)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / VERIFIED_FILE).unlink(missing_ok=True)  # it was of what is overwritten here
-        write_atomic(folder / SAMPLES_FILE, samples.to_parquet(index=False))
-        text = json.dumps(record.to_json(), indent=2, allow_nan=False)
-        write_atomic(folder / RECORD_FILE, (text + "\n").encode())
-        return folder
-
-    def read_all(self) -> list[Record]:
-        """Every record below the root, in a stable order."""
-        return read_records([self.root])
+def write_record(folder: Path, record: Record) -> Record:
+    """Writes a record and its samples, the samples first, so that a record is always whole."""
+    assert record.table is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / VERIFIED_FILE).unlink(missing_ok=True)  # it was of what is overwritten here
+    write_atomic(folder / SAMPLES_FILE, record.table.to_parquet(index=False))
+    text = json.dumps(record.to_json(), indent=2, allow_nan=False)
+    write_atomic(folder / RECORD_FILE, (text + "\n").encode())
+    return replace(record, folder=folder, table=None)
 
 
 def read_record(path: Path) -> Record:

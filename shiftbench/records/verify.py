@@ -1,4 +1,4 @@
-"""Does a record say what its own table of images says?
+"""Checks a record against its own table of images, and against a second measurement.
 
 `contradictions` needs nothing but the record. Measuring some images again is a run, and lives in
 `shiftbench.run.remeasure`.
@@ -9,31 +9,34 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from shiftbench.errors import RecordError
 from shiftbench.files import write_atomic
-from shiftbench.metrics import score_rows
-from shiftbench.metrics.base import NEAR_TIE, Metric
+from shiftbench.metrics.base import NEAR_TIE, Metric, score_rows
 from shiftbench.records.record import (
     KEY,
     RECORD_FILE,
     VERIFIED_FILE,
-    MetricInfo,
+    OffsetScore,
     Record,
+    describe_metric,
     images_digest,
 )
 from shiftbench.scores import Scores
 from shiftbench.statistics import Score
 
 TOLERANCE = 1e-9  # of a score computed again from the same rows
-CHANGE_TOLERANCE = 1e-3  # of an outcome that is no answer, measured again on other batches
+CHANGE_TOLERANCE = 1e-3  # of an outcome that is no prediction, measured again in other batches
+MOST_TIES = 0.2  # share of near ties above which nothing is verified
 
 
 @dataclass(frozen=True)
@@ -52,48 +55,93 @@ def contradictions(record: Record) -> list[str]:
         samples = record.samples()
     except RecordError as error:
         return [str(error)]
-    lacking = [name for name in (KEY, "label", "prediction") if name not in samples]
+    lacking = [name for name in (KEY, "label", "prediction", NEAR_TIE) if name not in samples]
     if lacking:
         return [f"the samples have no column {', '.join(lacking)}"]
-    found = []
-    if samples[KEY].duplicated().any():
-        twice = samples.loc[samples[KEY].duplicated(), KEY].iloc[0]
-        found.append(f"the samples name {twice!r} more than once")
-    if len(samples) != record.data.images:
-        found.append(f"{record.data.images} images in the record, {len(samples)} in the samples")
+    problems = _about_images(record, samples)
     metrics: list[Metric] = []
     for name, info in record.metrics.items():
         metric = info.load()
         if metric is None:
-            found.append(f"{name}: the metric {info.kind!r} is not known here; load its plug-in")
+            problems.append(f"{name}: the metric {info.kind!r} is not known here; load its plug-in")
         elif metric.columns[0] not in samples:
-            found.append(f"{name}: the samples have no column {metric.columns[0]}")
+            problems.append(f"{name}: the samples have no column {metric.columns[0]}")
         else:
             metrics.append(metric)
-            found += _about_metric(name, info, metric, samples)
-    return found + _about_scores(record.scores, score_rows(metrics, samples))
+            problems += _about_metric(record, name, metric, samples)
+    unknown = sorted(set(record.maps) - {metric.name for metric in metrics})
+    problems += [f"{name}: scores by offset, but no such metric" for name in unknown]
+    return problems + _about_scores(record.scores, score_rows(metrics, samples))
 
 
-def _about_metric(name: str, info: MetricInfo, metric: Metric, samples: pd.DataFrame) -> list[str]:
-    measured = samples[samples[metric.columns[0]].notna()]
-    found = metric.contradictions(samples)
-    if len(measured) != info.images:
-        there = len(measured)
-        found.append(f"{name}: {info.images} images in the record, {there} in the samples")
-    elif images_digest(measured[KEY], measured["label"]) != info.digest:
-        found.append(f"{name}: the samples are of other images or labels than the record")
-    return found
+def _about_images(record: Record, samples: pd.DataFrame) -> list[str]:
+    problems = []
+    if samples[KEY].duplicated().any():
+        twice = samples.loc[samples[KEY].duplicated(), KEY].iloc[0]
+        problems.append(f"the samples name {twice!r} more than once")
+    if len(samples) != record.data.images:
+        problems.append(f"{record.data.images} images in the record, {len(samples)} in the samples")
+    everyone = record.settings.get("limit") is None and not record.data.skipped
+    if everyone and record.data.labels not in ("", images_digest(samples[KEY], samples["label"])):
+        problems.append(
+            "the record has no limit, but its samples are not all images and labels of the split"
+        )
+    return problems
+
+
+def _about_metric(record: Record, name: str, metric: Metric, samples: pd.DataFrame) -> list[str]:
+    """What a metric's description and its rows disagree on."""
+    info = record.metrics[name]
+    if name != metric.name:
+        return [f"{name}: its settings are those of {metric.name}"]
+    problems = []
+    for words, bad in metric.contradictions(samples).items():
+        if bad.any():
+            first = samples[KEY].iloc[int(bad.argmax())]
+            problems.append(f"{name}: {first!r} {words} ({int(bad.sum())} such images)")
+    if problems:
+        return problems
+    expected = describe_metric(metric.as_measured(samples), samples)
+    if expected.settings != metric.settings():
+        return [f"{name}: {_first_difference(metric.settings(), expected.settings)} by its samples"]
+    seed = record.settings.get("seed", 0)
+    if info.settings.get("seed", seed) != seed:
+        problems.append(f"{name}: its seed is {info.settings['seed']}, the record's is {seed}")
+    if info.images != expected.images:
+        problems.append(
+            f"{name}: {info.images} images in the record, {expected.images} in the samples"
+        )
+    elif info.digest != expected.digest or dict(info.parts) != dict(expected.parts):
+        problems.append(f"{name}: the samples are of other images or labels than the record")
+    if set(info.scores) != set(expected.scores):
+        problems.append(f"{name}: its scores are {', '.join(expected.scores)} by its samples")
+    cells = tuple(OffsetScore.at(o, s) for o, s in metric.offset_scores(samples).items())
+    if not _same_cells(tuple(record.maps.get(name, ())), cells):
+        problems.append(f"{name}: the scores by offset do not follow from the samples")
+    return problems
+
+
+def _first_difference(stored: Mapping[str, Any], computed: Mapping[str, Any]) -> str:
+    key = next(k for k in (*computed, *stored) if stored.get(k) != computed.get(k))
+    return f"{key} is {stored.get(key)} in the record, {computed.get(key)}"
+
+
+def _same_cells(stored: Sequence[OffsetScore], computed: Sequence[OffsetScore]) -> bool:
+    if len(stored) != len(computed):
+        return False
+    pairs = zip(stored, computed, strict=True)
+    return all(np.allclose(list(vars(a).values()), list(vars(b).values())) for a, b in pairs)
 
 
 def _about_scores(stored: Scores, computed: Scores) -> list[str]:
     """Scores that the samples do not give, one sentence each."""
-    found = [f"{name}: the samples do not give it" for name in stored if name not in computed]
+    problems = [f"{name}: the samples do not give it" for name in stored if name not in computed]
     for name, score in computed.items():
         if name not in stored:
-            found.append(f"{name}: the samples give {score.value:.6f}, the record has none")
+            problems.append(f"{name}: the samples give {score.value:.6f}, the record has none")
         elif not _same(stored[name], score):
-            found.append(f"{name}: {stored[name]} in the record, {score} by its samples")
-    return found
+            problems.append(f"{name}: {stored[name]} in the record, {score} by its samples")
+    return problems
 
 
 def _same(stored: Score, computed: Score) -> bool:
@@ -107,22 +155,31 @@ def _same(stored: Score, computed: Score) -> bool:
 
 
 def differing(record: Record, again: Record) -> list[str]:
-    """Images whose outcomes differ between two measurements of one model, near ties aside."""
+    """Images whose outcomes differ between two measurements of one model.
+
+    Only the near ties of the new measurement are excused: the record's own flags are a claim too.
+    """
     ours, theirs = record.outcomes(), again.outcomes()
-    ties = [r.samples().set_index(KEY)[NEAR_TIE].astype(bool) for r in (record, again)]
-    tied = set(pd.concat(ties)[lambda near: near].index)
-    found: dict[str, str] = {}
+    samples = again.samples().set_index(KEY)
+    tied = set(samples.index[samples[NEAR_TIE].astype(bool)])
+    if len(tied) > max(MOST_TIES * len(samples), 1):
+        return [
+            f"rounding may decide {len(tied)} of {len(samples)} images that were measured again, "
+            "too many to verify anything"
+        ]
+    problems: dict[str, str] = {}
     for name, values in theirs.items():
         if name not in ours:
+            problems.setdefault("", f"{name}: the record has none")
             continue
         both = values.index.intersection(ours[name].index)
         before, after = ours[name].loc[both], values.loc[both]
-        apart = ~np.isclose(before, after, rtol=0, atol=CHANGE_TOLERANCE)
+        apart = ~np.isclose(before, after, rtol=CHANGE_TOLERANCE, atol=CHANGE_TOLERANCE)
         for key in both[apart]:
             if key not in tied:
                 words = f"{name} was {before.loc[key]:g}, is {after.loc[key]:g}"
-                found.setdefault(key, f"{key}: {words}")
-    return list(found.values())
+                problems.setdefault(key, f"{key}: {words}")
+    return list(problems.values())
 
 
 def save_verification(record: Record, images: int) -> None:

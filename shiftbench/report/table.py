@@ -22,7 +22,7 @@ from shiftbench.statistics import FRACTION
 # The first scores of every table, whether or not a record has them: the paper's.
 STANDARD = (
     ACCURACY,
-    *(ScoreName("consistency", kind) for kind in METRICS.get("consistency").arguments()),
+    *(ScoreName("consistency", kind) for kind in METRICS.get("consistency").entries()),
     *(ScoreName("adversarial", attack) for attack in PAPER_ATTACKS),
 )
 DEFAULT_SORT = ScoreName("adversarial", "crop").column

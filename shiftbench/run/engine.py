@@ -1,22 +1,132 @@
-"""The model on its device: precision, batch size, and what to do when memory runs out."""
+"""The model on its device: what runs the forward pass, in which precision, in batches of what size.
+
+Memory that runs out halves the batch. Before the first batch counts, a copy of the model in another
+runtime is compared with the model itself, and predictions must not depend on the rest of a batch.
+"""
 
 from __future__ import annotations
 
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.models.classifier import Classifier
+from shiftbench.models.onnx_network import OnnxNetwork
 from shiftbench.preprocessing import normalize
-from shiftbench.run.forward import FORWARDS, check_forward, is_translated
 
 log = logging.getLogger(__name__)
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+CHECKED = 8  # images that two engines are compared on
+# Largest difference of two logits, over the largest logit, that is put down to rounding. Two
+# engines differ by 1e-6 to 1e-5; a graph that lost an operation, by more than 1e-2.
+AGREEMENT = 1e-3
+
+Forward = Callable[[Tensor], Tensor]
+Make = Callable[[nn.Module, tuple[int, int, int], str], Forward]
+
+
+def memory_format(module: nn.Module) -> torch.memory_format:
+    """Channels last for networks that are mostly convolutions.
+
+    EfficientNet-Lite0 takes a quarter less time so, on one core of a CPU; networks of linear
+    layers gain nothing. A rule rather than a race, so that every run rounds alike.
+    """
+    convolved = sum(
+        parameter.numel()
+        for layer in module.modules()
+        if isinstance(layer, nn.Conv2d)
+        for parameter in layer.parameters(recurse=False)
+    )
+    total = sum(parameter.numel() for parameter in module.parameters())
+    return torch.channels_last if 2 * convolved > total else torch.contiguous_format
+
+
+class TorchForward:
+    """The module itself, in its memory format and precision."""
+
+    def __init__(self, module: nn.Module, precision: str) -> None:
+        self._format = memory_format(module)
+        self._call: Forward = module.to(memory_format=self._format)
+        self._dtype = AUTOCAST.get(precision)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Returns logits in float32."""
+        images = images.contiguous(memory_format=self._format)
+        mixed = torch.autocast(images.device.type, self._dtype, enabled=self._dtype is not None)
+        with torch.no_grad(), mixed:
+            return self._call(images).float()
+
+
+class CompiledForward(TorchForward):
+    """The module through `torch.compile`."""
+
+    def __init__(self, module: nn.Module, precision: str, *, on_cpu: bool) -> None:
+        super().__init__(module, precision)
+        # On a CPU, constant weights are laid out for its matrix products beforehand.
+        options: dict[str, Any] | None = {"freezing": True} if on_cpu else None
+        # The last batches of a search are of any size: dynamic shapes, or each would compile anew.
+        self._call = torch.compile(module, dynamic=True, options=options)
+
+
+def _torch(module: nn.Module, shape: tuple[int, int, int], precision: str) -> Forward:
+    return TorchForward(module, precision)
+
+
+def _compiled(module: nn.Module, shape: tuple[int, int, int], precision: str) -> Forward:
+    like = next(module.parameters(), torch.empty(0))
+    return CompiledForward(module, precision, on_cpu=like.device.type == "cpu")
+
+
+def _onnx(module: nn.Module, shape: tuple[int, int, int], precision: str) -> Forward:
+    if is_onnx(module):  # a file of the user's runs there already
+        return TorchForward(module, precision)
+    from aft_models.onnx import export_onnx
+
+    content = export_onnx(module, shape)
+    return OnnxNetwork(content, name=type(module).__name__, tf32=precision == "tf32")
+
+
+def is_onnx(module: nn.Module) -> bool:
+    """Whether a model is an ONNX file, which ONNX Runtime runs whatever the engine."""
+    return any(isinstance(part, OnnxNetwork) for part in module.modules())
+
+
+FORWARDS: Mapping[str, Make] = {"torch": _torch, "compile": _compiled, "onnx": _onnx}
+ENGINES = tuple(FORWARDS)
+
+
+def is_translated(forward: Forward) -> bool:
+    """Whether it is a copy of the module in another runtime, which has to prove itself."""
+    return isinstance(forward, OnnxNetwork)
+
+
+def check_forward(name: str, forward: Forward, module: nn.Module, images: Tensor) -> None:
+    """Compares the logits of a translated module with its own on a few images.
+
+    Raises:
+        ModelError: They differ by more than rounding.
+    """
+    with torch.no_grad():
+        expected = module(images[:CHECKED]).float()
+    difference = (forward(images[:CHECKED]) - expected).abs().max()
+    allowed = AGREEMENT * expected.abs().max()
+    if not difference <= allowed:  # NaN is no agreement either
+        raise ModelError(
+            f"{name} answers differently in ONNX Runtime: on the first images its logits are off "
+            f"by {difference:.2g}, and rounding explains {allowed:.2g}; use --engine torch"
+        )
+
+
+# --- devices and batches
 
 AUTO_GPU_BATCH = 512  # where `auto` starts on an accelerator; halved until it fits
 TRIAL = 8  # images that the speed is guessed from
@@ -40,10 +150,11 @@ def choose_device(name: str = "auto", *, local_rank: int = 0) -> torch.device:
         count = torch.cuda.device_count()
         index = local_rank if device.index is None else device.index
         if index >= count:
-            raise UsageError(f"device cuda:{index} was asked for and {count} GPUs are here")
+            visible = "1 GPU is" if count == 1 else f"{count} GPUs are"
+            raise UsageError(f"cuda:{index} requested, but only {visible} visible")
         return torch.device("cuda", index)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UsageError("device mps was asked for and is not available on this machine")
+        raise UsageError("device mps requested, but it is not available on this machine")
     if device.type not in ("cpu", "mps"):
         raise UsageError(f"unknown device {name!r}: use auto, cpu, cuda, cuda:1 or mps")
     return device
@@ -55,6 +166,29 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     words = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+@torch.no_grad()
+def check_batch_independence(
+    name: str, forward: Forward, images: Tensor, *, rounding: float = 0.0
+) -> None:
+    """Predicts an image alone and in other company: it must not matter.
+
+    Raises:
+        ModelError: The logits differ by more than rounding.
+    """
+    alone = forward(images[:1])
+    others = images[1:CHECKED] if len(images) > 1 else 1 - images[:1]
+    in_company = forward(torch.cat([images[:1], others]))[:1]
+    difference = (alone - in_company).abs().max()
+    allowed = max(AGREEMENT, 8 * rounding) * in_company.abs().max()
+    if not difference <= allowed:
+        raise ModelError(
+            f"the logits of {name} depend on the other images of a batch: one image alone and "
+            f"among others differ by {difference:.2g}, and rounding explains {allowed:.2g}. Every "
+            "score would depend on the batch size: check for batch norm in training mode, or "
+            "statistics taken over the batch"
+        )
 
 
 class Engine:
@@ -89,6 +223,7 @@ class Engine:
         shape = (len(self._recipe.mean), side, side)
         self._forward = FORWARDS[engine](module, shape, precision)
         self._reference = module if is_translated(self._forward) else None  # until it is compared
+        self._checked = False
         self.on_passes: Callable[[int], None] | None = None  # is told the size of every batch
 
     def _auto(self, input_size: int) -> int:
@@ -104,9 +239,12 @@ class Engine:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Returns logits, (B, classes), in float32."""
-        if self._reference is not None:
-            check_forward(self.name, self._forward, self._reference, images)
-            self._reference = None
+        if not self._checked:
+            self._checked = True
+            if self._reference is not None:
+                check_forward(self.name, self._forward, self._reference, images)
+                self._reference = None
+            check_batch_independence(self.name, self._answer, images, rounding=self.rounding)
         logits = self._answer(images)
         if self.on_passes is not None:
             self.on_passes(len(images))

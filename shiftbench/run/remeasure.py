@@ -1,78 +1,85 @@
-"""Some images of a record measured again, to see whether it tells the truth."""
+"""Some images of a record measured again, to see whether it holds."""
 
 from __future__ import annotations
 
 import random
-import tempfile
-from collections.abc import Mapping
-from fractions import Fraction
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-from shiftbench.data import ImageSet, subset
-from shiftbench.errors import RecordError
+import torch
+
+from shiftbench.data import ImageSet, RenderedSet, balanced, relabeled
+from shiftbench.metrics.base import KEY
 from shiftbench.models.classifier import Classifier
-from shiftbench.records.record import KEY, Record, ResultStore, images_digest
+from shiftbench.preprocessing import geometry_for
+from shiftbench.records.record import ModelInfo, Record
 from shiftbench.records.verify import differing
-from shiftbench.run.benchmark import Execution, run
-from shiftbench.run.settings import Settings
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.run.engine import Engine, choose_device, float32_arithmetic
+from shiftbench.run.job import Job, describe_data
+from shiftbench.run.runner import Execution, measure
+from shiftbench.run.store import Store
 
 
-def settings_of(record: Record) -> Settings:
-    """The settings that would measure a record's metrics again.
-
-    Raises:
-        RecordError: Its grids or draws differ, so that no one run makes them.
-    """
-    by_kind: dict[str, list[Any]] = {"adversarial": [], "consistency": []}
-    further = []
-    for name, info in record.metrics.items():
-        if info.kind in by_kind:
-            by_kind[info.kind].append(info.settings)
-        elif info.kind != "accuracy":
-            argument = name.removeprefix(info.kind).lstrip("_")
-            further.append(f"{info.kind}:{argument}" if argument else info.kind)
-    searches, draws = by_kind["adversarial"], by_kind["consistency"]
-    common: dict[str, Any] = {}
-    for option, values in (
-        ("max_shift", {s["radius"] for s in searches}),
-        ("mode", {s["mode"] for s in searches}),
-        ("step", {_own_step(s) for s in searches}),
-        ("repeats", {s["repeats"] for s in draws}),
-    ):
-        if len(values) > 1:
-            raise RecordError(
-                f"the record of {record.model.name} has several values of {option} "
-                f"({', '.join(sorted(map(str, values)))}): no one run measures it again"
-            )
-        if values:
-            common[option] = values.pop()
-    return Settings(
-        attacks=tuple(s["attack"] for s in searches),
-        consistency=tuple(s["views"] for s in draws),
-        metrics=tuple(further),
-        seed=record.settings.get("seed", 0),
-        precision=record.settings.get("precision", "fp32"),
-        engine=record.settings.get("engine", "torch"),
+def job_of(record: Record, classifier: Classifier, dataset: ImageSet) -> Job:
+    """The job that would measure a record again, with the metrics that the record itself has."""
+    dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
+    loaded = (info.load() for info in record.metrics.values())
+    metrics = tuple(metric for metric in loaded if metric is not None)
+    geometry = geometry_for(
+        classifier.preprocessing,
         crop_pct=str(record.data.geometry["crop"]),
+        margin=max(metric.margin() for metric in metrics),
         pad=str(record.data.geometry["pad"]),
-        **common,
+        finished=dataset.has_size(classifier.preprocessing.input_size),
+        rendered=isinstance(dataset, RenderedSet),
+        shift=f"the record of {record.model.name}",
+    )
+    samples = record.samples()
+    return Job(
+        classifier=classifier,
+        dataset=dataset,
+        geometry=geometry,
+        metrics=metrics,
+        keys={m.name: list(samples.loc[samples[m.columns[0]].notna(), KEY]) for m in metrics},
+        model=ModelInfo.of(classifier),
+        data=describe_data(dataset, geometry),
+        settings=record.settings,
     )
 
 
-def _own_step(search: Mapping[str, Any]) -> str | None:
-    """The step of a grid where it is not the attack's own."""
-    own = ATTACKS.get(search["attack"]).step
-    return None if Fraction(search["step"]) == own else str(search["step"])
-
-
-def claimed_by_all(record: Record) -> list[str]:
-    """The images that every metric has measured: on these each claim can be tested."""
-    keys = set(record.samples()[KEY])
-    for values in record.outcomes().values():
-        keys &= set(values.index)
-    return sorted(keys)
+def disagreements(record: Record, job: Job) -> list[str]:
+    """Where a record is of another model, of other data or of fewer images than it says."""
+    pairs = {
+        "model name": (record.model.name, job.model.name),
+        "weights": (record.model.digest[:12], job.model.digest[:12]),
+        "input size": (record.model.input_size, job.model.input_size),
+        "mean": (record.model.mean, job.model.mean),
+        "std": (record.model.std, job.model.std),
+        "interpolation": (record.model.interpolation, job.model.interpolation),
+        "split": (record.data.split, job.data.split),
+        "images": (record.data.fingerprint[:12], job.data.fingerprint[:12]),
+        "labels": (record.data.labels[:12], job.data.labels[:12]),
+        "class names": (record.data.classes, job.data.classes),
+        "geometry": (
+            {**record.data.geometry, "margin": 0},
+            {**job.geometry.to_json(), "margin": 0},
+        ),
+    }
+    problems = [
+        f"the {what} of the record: {theirs!s:.80}; of what was given: {ours!s:.80}"
+        for what, (theirs, ours) in pairs.items()
+        if theirs != ours
+    ]
+    if problems or record.data.skipped:
+        return problems
+    limit, seed = record.settings.get("limit"), record.settings.get("seed", 0)
+    data = job.dataset
+    chosen = range(len(data)) if limit is None else balanced(data.keys, data.labels, limit, seed)
+    if {data.keys[i] for i in chosen} != set(record.samples()[KEY]):
+        problems.append(
+            f"the record has {record.data.images} images, but not the {len(chosen)} that "
+            f"{'the whole split' if limit is None else f'a limit of {limit}'} has"
+        )
+    return problems
 
 
 def remeasure(
@@ -83,35 +90,52 @@ def remeasure(
     images: int = 20,
     seed: int = 0,
     execution: Execution | None = None,
-) -> list[str]:
-    """Measures some random images again and names every disagreement.
+) -> tuple[list[str], int]:
+    """Measures some random images of a record again.
 
     Args:
         record: What is claimed.
         classifier: The model it claims to be of.
         dataset: The data it claims to be of, the whole split.
-        images: How many to measure.
+        images: How many to measure; of each metric, about as many of its own images.
         seed: Which of them.
         execution: How it is done.
+
+    Returns:
+        Every disagreement in words, and how many images were measured.
     """
-    claims = {
-        "weights": (record.model.digest, classifier.digest),
-        "images": (record.data.fingerprint, dataset.fingerprint()),
-    }
-    if record.data.labels:
-        claims["labels"] = (record.data.labels, images_digest(dataset.keys, dataset.labels))
-    found = [
-        f"the {what} are not the record's: digest {theirs[:12]} there, {ours[:12]} here"
-        for what, (theirs, ours) in claims.items()
-        if theirs != ours
-    ]
-    if found:
-        return found
-    keys = claimed_by_all(record)
-    chosen = random.Random(seed).sample(keys, min(images, len(keys)))
-    number = {key: index for index, key in enumerate(dataset.keys)}
-    part = subset(dataset, sorted(number[key] for key in chosen))
-    with tempfile.TemporaryDirectory() as folder:
-        store = ResultStore(Path(folder))
-        again = run(classifier, part, settings_of(record), store, execution=execution).record
-        return differing(record, again)
+    execution = execution or Execution()
+    job = job_of(record, classifier, dataset)
+    problems = disagreements(record, job)
+    if problems:
+        return problems, 0
+    chosen = _choose(job, images, seed)
+    job = replace(
+        job, keys={name: [k for k in keys if k in chosen] for name, keys in job.keys.items()}
+    )
+    store = Store()
+    precision = record.settings.get("precision", "fp32")
+    device: torch.device = choose_device(execution.device)
+    with float32_arithmetic(precision):
+        engine = Engine(
+            classifier,
+            device=device,
+            precision=precision,
+            engine=record.settings.get("engine", "torch"),
+            batch_size=execution.batch_size,
+        )
+        measure(job, store, engine)
+    return differing(record, store.derive(job, {})), len(chosen)
+
+
+def _choose(job: Job, images: int, seed: int) -> set[str]:
+    """Random images, as far as possible those that every metric has measured."""
+    everyone = set.intersection(*map(set, job.keys.values()))
+    generator = random.Random(seed)
+    chosen = set(generator.sample(sorted(everyone), min(images, len(everyone))))
+    for keys in job.keys.values():
+        lacking = min(images, len(keys)) - len(chosen.intersection(keys))
+        if lacking > 0:
+            others = sorted(set(keys) - chosen)
+            chosen.update(generator.sample(others, min(lacking, len(others))))
+    return chosen

@@ -10,9 +10,9 @@ from aft_models.weights import BUNDLED, list_weights, weights_card
 from shiftbench.data import load_dataset
 from shiftbench.models import load_model
 from shiftbench.records.choose import find_record
-from shiftbench.records.record import Record, ResultStore
-from shiftbench.run.benchmark import Execution, run
-from shiftbench.run.settings import Settings
+from shiftbench.records.record import Record, read_records
+from shiftbench.run.job import Settings
+from shiftbench.run.runner import Execution, run
 from shiftbench.scores import ACCURACY
 
 RECORDS = Path(__file__).parents[2] / "results" / "records"
@@ -20,7 +20,7 @@ LARGEST = 2 * 1024 * 1024  # bytes: everyone who installs the package downloads 
 
 
 def record_of(name: str) -> Record:
-    return find_record(ResultStore(RECORDS).read_all(), name)
+    return find_record(read_records([RECORDS]), name)
 
 
 @pytest.mark.parametrize("name", list_weights())
@@ -43,7 +43,7 @@ def test_photographs_get_the_stored_answers(
     data = load_dataset(f"folder:{shared_data / 'imagenette128'}")
     few = Settings(attacks=(), consistency=(), limit=40)
     execution = Execution(device="cpu", batch_size=8)
-    found = run(load_model(name), data, few, ResultStore(tmp_path), execution=execution).record
+    found = run(load_model(name), data, few, tmp_path, execution=execution).record
     answers = found.samples().set_index("key")["prediction"]
     stored = record_of(name).samples().set_index("key").loc[answers.index]
     clear = ~stored["near_tie"].to_numpy(bool)

@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import save_file
 
 from shiftbench.data import Scenes
-from shiftbench.records.record import ResultStore, read_record
+from shiftbench.records.record import read_record, read_records
 from shiftbench.scores import ScoreName
 from shiftbench_cli.main import main
 
@@ -263,7 +263,7 @@ def test_the_table_shows_every_score_with_its_interval(
     ran = shiftbench(*request(place, place / "undisturbed"))
     assert ran.code == 0
     assert ran.out.startswith("scenes test, 24 images\n")
-    [record] = ResultStore(place / "undisturbed").read_all()
+    [record] = read_records([place / "undisturbed"])
     for name, score in record.scores.items():
         if name.family != "change" and name.radius in (None, 2):
             assert score.interval() in ran.out
@@ -313,7 +313,7 @@ def test_the_gate_is_of_the_grid_that_was_asked_for(
     place: Path, shiftbench: Command, undisturbed: pd.DataFrame
 ) -> None:
     """The record reaches further than this run asks, and must not decide it."""
-    [record] = ResultStore(place / "undisturbed").read_all()
+    [record] = read_records([place / "undisturbed"])
     at = {s: record.scores[ScoreName("adversarial", "crop", s)].value for s in (0, 2)}
     assert at[0] > at[2]
     words = request(place, place / "undisturbed", "-q", "--max-shift", "0", "--fail-under")

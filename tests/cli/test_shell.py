@@ -13,7 +13,7 @@ import click
 import pytest
 from click.shell_completion import BashComplete, get_completion_class
 
-from shiftbench.records.record import Record, ResultStore
+from shiftbench.records.record import Record, read_records
 from shiftbench_cli import render, report
 from shiftbench_cli.main import COMMANDS, cli, main
 
@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(scope="module")
 def scenes() -> list[Record]:
-    return [r for r in ResultStore(RECORDS).read_all() if r.data.name == "scenes"]
+    return [r for r in read_records([RECORDS]) if r.data.name == "scenes"]
 
 
 def shown(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,20 +14,27 @@ import torch
 from torch import Tensor
 
 from shiftbench.errors import UsageError
-from shiftbench.metrics import plan_metric, score_rows
+from shiftbench.metrics import METRICS, Metric, MetricOptions, score_rows
+from shiftbench.metrics import plan_metric as plan
 from shiftbench.metrics.agreement import Agreement
-from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, Metric, Request, Shard
+from shiftbench.metrics.base import NEAR_TIE, PASSES, ImageBatch
 from shiftbench.metrics.flip import top_distance
 from shiftbench.shifts import SHIFTS
 
 COUNT, VIEW, MARGIN, CLASSES = 9, 12, 9, 7
-REQUEST = Request(view=VIEW, resize=VIEW + 2 * MARGIN, max_shift=2, repeats=2, seed=1)
+OPTIONS = MetricOptions(max_shift=2, repeats=2, seed=1)
 PIXEL_ONLY = [
     f"{name}:{argument}" if argument else name
     for name in METRICS
-    for argument in METRICS.get(name).arguments() or ("",)
+    for argument in METRICS.get(name).entries()
     if argument != "camera"  # needs a scene; test_run covers it
 ]
+
+
+def plan_metric(text: str, **changes: Any) -> Metric:
+    return plan(text, replace(OPTIONS, **changes), view=VIEW, resize=VIEW + 2 * MARGIN)
+
+
 every_metric = pytest.mark.parametrize("text", PIXEL_ONLY)
 
 
@@ -43,12 +52,12 @@ def fragile(x: Tensor) -> Tensor:
     return torch.einsum("bchw,kchw->bk", x, WEIGHT)
 
 
-def shard(batch_size: int = 4, model: Callable[[Tensor], Tensor] = fragile) -> Shard:
+def shard(batch_size: int = 4, model: Callable[[Tensor], Tensor] = fragile) -> ImageBatch:
     canvas = images()
     labels = fragile(canvas[..., MARGIN:-MARGIN, MARGIN:-MARGIN]).argmax(1).numpy().copy()
     labels[::4] = (labels[::4] + 1) % CLASSES
     keys = [f"image {i}" for i in range(COUNT)]
-    return Shard.predict(model, canvas, MARGIN, keys, labels, batch_size=batch_size)
+    return ImageBatch.predict(model, canvas, MARGIN, keys, labels, batch_size=batch_size)
 
 
 def nothing(count: int = COUNT) -> pd.DataFrame:
@@ -66,7 +75,7 @@ def view(image: int, dy: int, dx: int) -> Tensor:
 
 @every_metric
 def test_rows_have_the_declared_columns_and_scores(text: str) -> None:
-    metric = plan_metric(text, REQUEST)
+    metric = plan_metric(text)
     rows = metric.measure(shard(), nothing())
     assert set(rows) - {NEAR_TIE, PASSES} <= set(metric.columns)
     assert metric.columns[0] in rows
@@ -81,17 +90,21 @@ def test_rows_have_the_declared_columns_and_scores(text: str) -> None:
 
 @every_metric
 def test_what_is_measured_is_not_missing(text: str) -> None:
-    metric = plan_metric(text, REQUEST)
-    assert metric.missing(nothing()).all()
+    metric = plan_metric(text)
+    assert not metric.answered(nothing()).any()
     rows = metric.measure(shard(), nothing())
-    assert not metric.missing(rows).any()
+    assert metric.answered(rows).all()
     half = rows.loc[:4].reindex(range(COUNT))  # empty cells for the others
-    assert metric.missing(half).tolist() == [False] * 5 + [True] * 4
+    assert metric.answered(half).tolist() == [True] * 5 + [False] * 4
+    pd.testing.assert_frame_equal(metric.as_asked(rows), rows)
+    assert metric.as_measured(rows) == metric
+    table = rows.assign(label=shard().labels, prediction=shard().clean.prediction)
+    assert not any(bad.any() for bad in metric.contradictions(table).values())
 
 
 @every_metric
 def test_batches_and_company_change_nothing(text: str) -> None:
-    metric = plan_metric(text, REQUEST)
+    metric = plan_metric(text)
     expected = metric.measure(shard(), nothing())
     whole = metric.measure(shard(batch_size=100), nothing())
     parts = [metric.measure(shard().take([i]), nothing(1)) for i in range(COUNT)]
@@ -101,7 +114,7 @@ def test_batches_and_company_change_nothing(text: str) -> None:
 
 @every_metric
 def test_settings_bring_the_metric_back(text: str) -> None:
-    metric = plan_metric(text, REQUEST)
+    metric = plan_metric(text)
     again = METRICS.get(text.partition(":")[0]).load(metric.settings())
     assert again == metric
     assert again.name == metric.name
@@ -117,7 +130,7 @@ def test_passes_are_counted_and_bounded(text: str) -> None:
         return fragile(x)
 
     prepared = shard(model=counting)
-    metric, before = plan_metric(text, REQUEST), seen
+    metric, before = plan_metric(text), seen
     rows = metric.measure(prepared, nothing())
     asked = 0 if text == "accuracy" else int(rows[PASSES].sum())  # the pass at (0, 0) is its own
     assert asked == seen - before <= metric.passes(nothing())
@@ -125,8 +138,8 @@ def test_passes_are_counted_and_bounded(text: str) -> None:
 
 @every_metric
 def test_names_do_not_collide(text: str) -> None:
-    metric = plan_metric(text, REQUEST)
-    others = [plan_metric(other, REQUEST) for other in PIXEL_ONLY if other != text]
+    metric = plan_metric(text)
+    others = [plan_metric(other) for other in PIXEL_ONLY if other != text]
     assert not set(metric.columns) & {c for other in others for c in other.columns}
     assert metric.name not in {other.name for other in others}
 
@@ -135,7 +148,7 @@ def test_names_do_not_collide(text: str) -> None:
 
 
 def test_flip_is_the_mean_of_changes_from_frame_to_frame() -> None:
-    metric: Metric = plan_metric("flip", REQUEST)
+    metric: Metric = plan_metric("flip")
     assert metric.settings() == {"first": -7, "last": 8}
     rows = metric.measure(shard(), nothing())
     for image in range(COUNT):
@@ -163,13 +176,13 @@ def test_the_top_five_of_equal_answers_do_not_move() -> None:
 
 
 def test_large_views_have_the_frames_of_imagenet_p() -> None:
-    metric = plan_metric("flip", Request(view=224, resize=256))
+    metric = plan("flip", OPTIONS, view=224, resize=256)
     assert (metric.settings()["first"], metric.settings()["last"], metric.margin()) == (-20, 20, 20)
 
 
 def test_jitter_is_the_variance_along_the_diagonal() -> None:
     seen = shard()
-    rows = plan_metric("jitter", REQUEST).measure(seen, nothing())
+    rows = plan_metric("jitter").measure(seen, nothing())
     for image, label in enumerate(seen.labels):
         answers = [fragile(view(image, d, d))[0] for d in range(-5, 5)]
         logits = [float(a[label]) for a in answers]
@@ -182,7 +195,7 @@ def test_jitter_is_the_variance_along_the_diagonal() -> None:
 
 @pytest.mark.parametrize("text", ["agreement:4", "agreement:4:roll"])
 def test_agreement_means_that_all_views_agree(text: str) -> None:
-    metric, seen = plan_metric(text, REQUEST), shard()
+    metric, seen = plan_metric(text), shard()
     assert isinstance(metric, Agreement)
     rows = metric.measure(seen, nothing())
     shift = SHIFTS.get("crop" if text == "agreement:4" else "cyclic")
@@ -199,11 +212,11 @@ def test_agreement_means_that_all_views_agree(text: str) -> None:
 @pytest.mark.parametrize("text", ["agreement:1", "agreement:many", "agreement:5:flip", "flip:3"])
 def test_arguments_that_do_not_fit_are_one_sentence(text: str) -> None:
     with pytest.raises(UsageError, match=r"expected|takes nothing"):
-        plan_metric(text, REQUEST)
+        plan_metric(text)
 
 
 def test_the_worst_margin_is_the_smallest_over_the_grid() -> None:
-    metric = plan_metric("adversarial:crop", Request(**{**vars(REQUEST), "mode": "full_grid"}))
+    metric = plan_metric("adversarial:crop", mode="full_grid")
     seen = shard()
     rows = metric.measure(seen, nothing())
     for image, label in enumerate(seen.labels):

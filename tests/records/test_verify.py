@@ -16,11 +16,12 @@ from torch import nn
 
 from shiftbench.data import Scenes
 from shiftbench.models import Classifier, as_classifier
-from shiftbench.records.record import Record, ResultStore, read_record, read_records
+from shiftbench.records.record import Record, read_record, read_records, write_record
 from shiftbench.records.verify import contradictions, read_verification, save_verification
-from shiftbench.run.benchmark import Execution, run
+from shiftbench.run.job import Settings
 from shiftbench.run.remeasure import remeasure
-from shiftbench.run.settings import Settings
+from shiftbench.run.runner import Execution, run
+from shiftbench.run.store import describe
 from shiftbench_cli.main import main
 
 CPU = Execution(device="cpu", batch_size=8)
@@ -45,9 +46,7 @@ def classifier() -> Classifier:
 
 @pytest.fixture
 def record(classifier: Classifier, tmp_path: Path) -> Record:
-    return run(
-        classifier, Scenes("test", 24), SETTINGS, ResultStore(tmp_path), execution=CPU
-    ).record
+    return run(classifier, Scenes("test", 24), SETTINGS, tmp_path, execution=CPU).record
 
 
 def edit_record(record: Record, change: Callable[[dict[str, Any]], None]) -> Record:
@@ -68,7 +67,8 @@ def edit_samples(record: Record, change: Callable[[pd.DataFrame], pd.DataFrame])
 
 def test_an_honest_record_is_accepted(record: Record, classifier: Classifier) -> None:
     assert contradictions(record) == []
-    assert remeasure(record, classifier, Scenes("test", 24), images=6, execution=CPU) == []
+    scenes = Scenes("test", 24)
+    assert remeasure(record, classifier, scenes, images=6, execution=CPU) == ([], 6)
 
 
 def test_every_committed_record_follows_from_its_samples() -> None:
@@ -95,9 +95,32 @@ def invent_score(content: dict[str, Any]) -> None:
     content["scores"]["consistency"]["half"] = content["scores"]["accuracy"]
 
 
+def set_metric(name: str, **settings: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        content["metrics"][name]["settings"] |= settings
+
+    change.__name__ = f"{name}_{'_'.join(settings)}"
+    return change
+
+
+def invent_map(content: dict[str, Any]) -> None:
+    cell = {"dy": 0.0, "dx": 0.0, "value": 1.0, "low": 0.9, "high": 1.0, "n": 24}
+    content["maps"]["adversarial_crop"] = [cell]
+
+
+def invent_part(content: dict[str, Any]) -> None:
+    content["metrics"]["adversarial_crop"]["parts"] = {"adversarial_crop@1": "0" * 64}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (set_metric("adversarial_crop", radius=6), "radius is 6 in the record, 1"),
+        (set_metric("consistency_integer", repeats=50), "repeats is 50 in the record, 2"),
+        (set_metric("consistency_integer", seed=9), "its seed is 9, the record's is 0"),
+        (set_metric("agreement_3", views=5), "the samples have no column agreement_5"),
+        (invent_map, "the scores by offset do not follow from the samples"),
+        (invent_part, "other images or labels than the record"),
         (raise_score, "adversarial_crop@1: 99.0%"),
         (widen_interval, "accuracy:"),
         (claim_more_images, "1000 images in the record, 24 in the samples"),
@@ -132,6 +155,9 @@ def swap_label(frame: pd.DataFrame) -> pd.DataFrame:
     ("change", "words"),
     [
         (heal, "broken at ring 0"),
+        (lambda frame: frame.assign(agreed_integer=-1), "no counts"),
+        (lambda frame: frame.assign(consistent_integer=True), "is called consistent"),
+        (lambda frame: frame.assign(change_integer=1.5), "a change outside [0, 1]"),
         (drop_row, "24 images in the record, 23 in the samples"),
         (repeat_row, "more than once"),
         (swap_label, "other images or labels"),
@@ -146,6 +172,42 @@ def test_changed_samples_are_found_out(
     assert any(words in problem for problem in problems), problems
 
 
+def test_impossible_values_of_other_metrics_are_found_out(
+    classifier: Classifier, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, attacks=("crop",), metrics=("flip", "jitter"), pad="reflect")
+    scenes = Scenes("test", 24)
+    record = run(classifier, scenes, settings, tmp_path, execution=CPU).record
+    assert contradictions(record) == []
+    samples = record.samples()
+    for column, value in (("flips", -1.0), ("top5_distance", 99.0), ("jitter_probability", -5.0)):
+        forged = contradictions(replace(record, table=samples.assign(**{column: value})))
+        assert any("flips" in p or "distance" in p or "variance" in p for p in forged), forged
+
+
+def test_a_sampled_search_cannot_pass_for_an_exact_one(
+    classifier: Classifier, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, mode="sampled:3", metrics=())
+    record = run(classifier, Scenes("test", 24), settings, tmp_path, execution=CPU).record
+    assert contradictions(record) == []
+    exact = set_metric("adversarial_crop", mode="exhaustive", upper_bound=False)
+    problems = contradictions(edit_record(record, exact))
+    assert any("mode is exhaustive in the record, sampled:3" in p for p in problems), problems
+
+
+def test_a_full_grid_is_held_to_its_bitmaps(classifier: Classifier, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, mode="full_grid", metrics=())
+    record = run(classifier, Scenes("test", 24), settings, tmp_path, execution=CPU).record
+    assert contradictions(record) == []
+    samples = record.samples()
+    bright = samples.assign(crop_bitmap=[b"\xff\x80"] * len(samples))
+    problems = contradictions(replace(record, table=bright))
+    assert any("a bitmap that contradicts its broken radius" in p for p in problems), problems
+    short = samples.assign(crop_bitmap=[b"\xff"] * len(samples))
+    assert any("another grid" in p for p in contradictions(replace(record, table=short)))
+
+
 def test_a_consistent_forgery_is_found_by_measuring_again(
     record: Record, classifier: Classifier, tmp_path: Path
 ) -> None:
@@ -155,18 +217,87 @@ def test_a_consistent_forgery_is_found_by_measuring_again(
         network = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(128, 12))
     other = replace(as_classifier(network, RECIPE, name="honest"), digest=classifier.digest)
     scenes = Scenes("test", 24)
-    forged = run(other, scenes, SETTINGS, ResultStore(tmp_path / "forged"), execution=CPU).record
+    forged = run(other, scenes, SETTINGS, tmp_path / "forged", execution=CPU).record
     assert contradictions(forged) == []
-    problems = remeasure(forged, classifier, scenes, images=10, execution=CPU)
+    problems, count = remeasure(forged, classifier, scenes, images=10, execution=CPU)
+    assert count == 10
     assert problems
     assert "was" in problems[0]
 
 
 def test_other_weights_and_other_data_are_named(record: Record, classifier: Classifier) -> None:
-    [problem] = remeasure(record, replace(classifier, digest="f" * 64), Scenes("test", 24))
-    assert "weights are not the record's" in problem
-    problems = remeasure(record, classifier, Scenes("test", 24, seed=9))
-    assert any("images are not the record's" in problem for problem in problems)
+    scenes = Scenes("test", 24)
+    preprocessing = classifier.preprocessing
+    for change, words in (
+        ({"digest": "f" * 64}, "the weights of the record"),
+        ({"name": "other"}, "the model name of the record: honest; of what was given: other"),
+        ({"preprocessing": replace(preprocessing, mean=(0.1, 0.1, 0.1))}, "the mean of"),
+        ({"preprocessing": replace(preprocessing, interpolation="bilinear")}, "interpolation"),
+    ):
+        problems, _ = remeasure(record, replace(classifier, **change), scenes)
+        assert any(words in problem for problem in problems), problems
+    problems, _ = remeasure(record, classifier, Scenes("test", 24, seed=9))
+    assert any("the images of the record" in problem for problem in problems)
+
+
+def test_rows_that_were_left_out_are_missed(record: Record, classifier: Classifier) -> None:
+    """Wrong answers dropped, digests and scores made anew: the split is larger than the record."""
+    scenes, samples = Scenes("test", 24), record.samples()
+    wrong = samples["label"] != samples["prediction"]
+    kept = samples.drop(index=samples.index[wrong][:3])
+    metrics = [info.load() for info in record.metrics.values()]
+    forged = describe(
+        [metric for metric in metrics if metric is not None],
+        kept,
+        model=record.model,
+        data=replace(record.data, images=len(kept), labels=""),
+        settings=record.settings,
+        environment=record.environment,
+        seconds=1.0,
+        forward_passes=1,
+    )
+    forged = replace(forged, data=replace(forged.data, labels=record.data.labels))
+    assert any("no limit" in problem for problem in contradictions(forged))
+    problems, _ = remeasure(forged, classifier, scenes, execution=CPU)
+    assert any("not the 24" in problem for problem in problems)
+
+
+def test_an_invented_record_whose_images_are_all_near_ties_is_refused(
+    record: Record, classifier: Classifier
+) -> None:
+    samples = record.samples()
+    perfect = samples.assign(prediction=samples["label"], margin=1.0, near_tie=True)
+    for attack in ("crop", "half"):
+        for word in ("broken_radius", "dy", "dx", "prediction"):
+            perfect[f"{attack}_{word}"] = pd.NA
+    metrics = [info.load() for info in record.metrics.values()]
+    forged = describe(
+        [metric for metric in metrics if metric is not None],
+        perfect,
+        model=record.model,
+        data=record.data,
+        settings=record.settings,
+        environment=record.environment,
+        seconds=1.0,
+        forward_passes=1,
+    )
+    assert contradictions(forged) == []
+    problems, _ = remeasure(forged, classifier, Scenes("test", 24), images=3, execution=CPU)
+    assert len(problems) == 3
+
+
+def test_a_model_that_is_all_ties_cannot_be_verified(tmp_path: Path) -> None:
+    class Flat(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(len(images), 12)
+
+    flat, scenes = as_classifier(Flat(), RECIPE, name="flat"), Scenes("test", 24)
+    settings = replace(SETTINGS, metrics=(), consistency=())
+    tied = run(flat, scenes, settings, tmp_path, execution=CPU).record
+    problems, _ = remeasure(tied, flat, scenes, images=5, execution=CPU)
+    assert problems == [
+        "rounding may decide 5 of 5 images that were measured again, too many to verify anything"
+    ]
 
 
 def test_a_note_of_verification_belongs_to_one_version_of_a_record(record: Record) -> None:
@@ -178,7 +309,7 @@ def test_a_note_of_verification_belongs_to_one_version_of_a_record(record: Recor
     assert note.version == version("shiftbench")
     assert read_verification(edit_record(record, widen_interval)) is None
     assert record.folder is not None
-    ResultStore(record.folder.parent).write(record, record.samples())
+    write_record(record.folder, replace(record, table=record.samples()))
     assert not (record.folder / "verified.json").exists()
 
 
@@ -215,7 +346,7 @@ def test_options_that_need_each_other(
 def test_the_command_measures_again_and_counts_what_it_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three images are searched, so no more than three can test every claim."""
+    """Three images are searched; the claims about the others are tested on them all the same."""
     model = ["-m", "xcit_pico_6_p8.scenes", "-d", "scenes", "--device", "cpu"]
     small = ["--limit", "5", "--search-limit", "3", "-a", "integer", "--max-shift", "1"]
     with pytest.raises(SystemExit):
@@ -225,11 +356,11 @@ def test_the_command_measures_again_and_counts_what_it_measured(
     with pytest.raises(SystemExit) as stop:
         main(["verify", str(record.folder), *model, "--save"])
     assert stop.value.code == 0
-    assert "3 images measured again, all alike" in capsys.readouterr().out
+    assert "5 images measured again, all alike" in capsys.readouterr().out
     note = read_verification(record)
     assert note is not None
-    assert note.images == 3
+    assert note.images == 5
     with pytest.raises(SystemExit) as stop:
         main(["verify", str(record.folder), "-m", "xcit_pico_6_p8_af.scenes", *model[2:]])
     assert stop.value.code == 1
-    assert "the weights are not the record's" in capsys.readouterr().out
+    assert "the weights of the record" in capsys.readouterr().out

@@ -15,11 +15,9 @@ from aft_models import onnx as exporter
 from shiftbench.data import Scenes, load_dataset
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models import Classifier, as_classifier, load_model
-from shiftbench.records.record import ResultStore
-from shiftbench.run.benchmark import Execution, run
-from shiftbench.run.engine import Engine
-from shiftbench.run.forward import ENGINES
-from shiftbench.run.settings import Settings
+from shiftbench.run.engine import ENGINES, Engine
+from shiftbench.run.job import Settings
+from shiftbench.run.runner import Execution, run
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -65,7 +63,7 @@ def test_engines_agree_for_batches_of_any_size(name: str, classifier: Classifier
 
 def rows_of(classifier: Classifier, engine: str, folder: Path) -> pd.DataFrame:
     settings = Settings(attacks=("half", "crop"), max_shift=2, engine=engine)
-    outcome = run(classifier, Scenes("test", 36), settings, ResultStore(folder), execution=CPU)
+    outcome = run(classifier, Scenes("test", 36), settings, folder, execution=CPU)
     assert outcome.record.settings["engine"] == engine
     return outcome.record.samples()
 
@@ -109,7 +107,7 @@ def test_public_networks_have_the_same_answers_on_photographs(
     by = {}
     for engine in ("torch", "onnx"):
         settings = Settings(attacks=("crop",), max_shift=1, engine=engine, limit=16)
-        store = ResultStore(tmp_path / engine)
+        store = tmp_path / engine
         by[engine] = run(classifier, data, settings, store, execution=CPU).record.samples()
     assert_same_answers(by["onnx"], by["torch"])
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import pandas as pd
 import pytest
 import torch
+from hypothesis import HealthCheck, given
 from torch import Tensor, nn
 
 from shiftbench.data import Scenes
 from shiftbench.errors import RecordError
+from shiftbench.metrics import METRICS, Metric
 from shiftbench.models import Classifier, as_classifier
-from shiftbench.records.record import Record, ResultStore, read_record
-from shiftbench.run.benchmark import Execution, Outcome, run
-from shiftbench.run.settings import Settings
-from shiftbench.run.worker import Estimate, Progress
+from shiftbench.records.record import Record, read_record, read_records
+from shiftbench.records.verify import contradictions
+from shiftbench.run.job import Settings, make_job
+from shiftbench.run.progress import Estimate, Progress, ProgressCallback
+from shiftbench.run.runner import Execution, RunResult, run
 from shiftbench.scores import ScoreName
 
 SIDE, IMAGES = 16, 24
@@ -41,7 +48,7 @@ class Counting(nn.Module):
         return logits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bench:
     """A model, images that it mostly gets right, and runs of it."""
 
@@ -49,9 +56,8 @@ class Bench:
     classifier: Classifier
     images: Scenes
 
-    def run(self, root: Path, settings: Settings, **options: Any) -> Outcome:
-        store = ResultStore(root)
-        return run(self.classifier, self.images, settings, store, execution=CPU, **options)
+    def run(self, root: Path, settings: Settings, **options: Any) -> RunResult:
+        return run(self.classifier, self.images, settings, root, execution=CPU, **options)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +138,8 @@ def test_a_grown_record_equals_one_made_in_one_go(axis: str, bench: Bench, tmp_p
     assert not grown.reused
     assert_equal(grown.record, whole.record)
     assert read_record(grown.record.folder or tmp_path).scores == grown.record.scores
-    fresh_start = axis in ("every offset", "an exact search")  # what is there is of no use to them
+    # What is there is of no use to a search of another kind.
+    fresh_start = axis in ("a wider full grid", "every offset", "an exact search")
     assert added < bench.network.seen or fresh_start
     assert grown.record.forward_passes >= whole.record.forward_passes or not fresh_start
 
@@ -214,16 +221,211 @@ def test_other_conditions_are_refused_with_both_values(
         bench.run(tmp_path, replace(BASE, attacks=("integer",), **change))
 
 
+SAMPLED = replace(BASE, mode="sampled:2")
+FULL = replace(BASE, mode="full_grid")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (BASE, replace(SAMPLED, max_shift=3)),
+        (replace(BASE, max_shift=3), FULL),
+        (FULL, replace(BASE, max_shift=3)),
+        (replace(FULL, max_shift=2, search_limit=5), FULL),
+        (BASE, replace(FULL, search_limit=5)),
+        (SAMPLED, replace(SAMPLED, mode="sampled:3", limit=5)),
+        (SAMPLED, replace(BASE, search_limit=5)),
+        (replace(SAMPLED, search_limit=5), replace(SAMPLED, max_shift=3, search_limit=4)),
+    ],
+)
+def test_searches_that_cannot_be_combined_are_refused(
+    first: Settings, second: Settings, bench: Bench, tmp_path: Path
+) -> None:
+    before = bench.run(tmp_path, first).record
+    bench.network.seen = 0
+    with pytest.raises(RecordError, match=r"adversarial_crop .* cannot be combined.*--output"):
+        bench.run(tmp_path, second)
+    assert bench.network.seen == 0
+    assert before.folder is not None
+    assert read_record(before.folder) == before
+
+
+def test_rings_that_need_no_search_are_added_to_a_finished_record(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Every image is broken already: nothing is measured, and the record grows all the same."""
+    hopeless = Scenes("test", IMAGES)
+    labels = [(label + 1) % 12 for label in bench.images.labels]
+    vars(hopeless)["labels"] = [x if i % 4 else (x + 5) % 12 for i, x in enumerate(labels)]
+    wrong = replace(bench, images=hopeless)
+    wrong.run(tmp_path / "grown", BASE)
+    bench.network.seen = 0
+    grown = wrong.run(tmp_path / "grown", replace(BASE, max_shift=3))
+    assert not grown.reused
+    assert bench.network.seen == 0
+    assert_equal(grown.record, wrong.run(tmp_path / "whole", replace(BASE, max_shift=3)).record)
+
+
+def test_a_stop_before_the_record_is_written_loses_nothing(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.run(tmp_path / "grown", BASE)
+    wide = replace(BASE, max_shift=2)
+    with monkeypatch.context() as patch:
+        patch.setattr("shiftbench.run.store.write_record", _stop)
+        with pytest.raises(StopError):
+            bench.run(tmp_path / "grown", wide)
+    bench.network.seen = 0
+    grown = bench.run(tmp_path / "grown", wide)
+    assert (grown.reused, bench.network.seen) == (False, 0)
+    assert_equal(grown.record, bench.run(tmp_path / "whole", wide).record)
+
+
+def test_a_stopped_wide_run_does_not_leak_into_a_narrower_record(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shiftbench.run.runner.FIRST_IMAGES", 8)
+    wide = replace(BASE, max_shift=3, consistency=("integer",), repeats=3)
+    with pytest.raises(StopError):
+        bench.run(tmp_path / "both", wide, callback=stop_after(8))
+    narrow = replace(BASE, consistency=("integer",))
+    assert_equal(
+        bench.run(tmp_path / "both", narrow).record, bench.run(tmp_path / "alone", narrow).record
+    )
+    bench.network.seen = 0
+    grown = bench.run(tmp_path / "both", wide)
+    added, bench.network.seen = bench.network.seen, 0
+    assert_equal(grown.record, bench.run(tmp_path / "whole", wide).record)
+    assert added < bench.network.seen, "what the stopped run had measured waited for it"
+
+
 class StopError(Exception):
     """Ends a run from outside, as a signal would."""
+
+
+def _stop(*_: object) -> None:
+    raise StopError
+
+
+def stop_after(images: int) -> ProgressCallback:
+    """Ends a run when a metric has measured so many images."""
+
+    def callback(event: Estimate | Progress) -> None:
+        if isinstance(event, Progress) and event.measured >= images:
+            raise StopError
+
+    return callback
+
+
+# --- random sequences of requests and kills, against one go
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Settings:
+    """Something that a user may ask for, as small as possible."""
+    return replace(
+        BASE,
+        attacks=draw(st.sampled_from([("crop",), ("integer",), ("crop", "integer"), ()])),
+        max_shift=draw(st.integers(0, 2)),
+        mode=draw(st.sampled_from(["exhaustive"] * 4 + ["full_grid", "sampled:2"])),
+        consistency=draw(st.sampled_from([(), ("integer",), ("crop",)])),
+        repeats=draw(st.integers(1, 2)),
+        limit=draw(st.sampled_from([None, 6, 13])),
+        search_limit=draw(st.sampled_from([None, None, 4, 9])),
+    )
+
+
+def fuzz(bench: Bench, root: Path, steps: list[tuple[Settings, int]]) -> None:
+    """Runs requests one after the other, some of them killed, and checks every record."""
+    accepted: list[Settings] = []
+    for settings, kill in steps:
+        try:
+            bench.run(root, settings, callback=stop_after(kill) if kill else None)
+        except StopError:
+            continue
+        except RecordError as error:
+            if "cannot be combined" not in str(error):
+                raise
+            continue
+        accepted.append(settings)
+        [record] = read_records([root])
+        assert contradictions(record) == []
+        for name, metric in ((n, info.load()) for n, info in record.metrics.items()):
+            assert metric is not None
+            asked = [s for s in accepted if name in {m.name for m in _metrics(bench, s)}]
+            _assert_as_in_one_go(bench, record, name, asked)
+
+
+def _metrics(bench: Bench, settings: Settings) -> tuple[Metric, ...]:
+    return make_job(bench.classifier, bench.images, settings).metrics
+
+
+@cache
+def _alone(bench: Bench, settings: Settings) -> tuple[Record, pd.DataFrame]:
+    """A request in one go."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = bench.run(Path(folder), settings).record
+        return record, record.samples().set_index("key")
+
+
+def _assert_as_in_one_go(bench: Bench, record: Record, name: str, asked: list[Settings]) -> None:
+    """The rows of a metric are, image by image, those of the widest request for that image."""
+    info = record.metrics[name]
+    grown = record.samples().set_index("key")
+    columns = [c for c in METRICS.get(info.kind).load(info.settings).columns if c in grown]
+    grown = grown.loc[grown[columns[0]].notna(), columns]
+    best: dict[str, tuple[int, pd.Series]] = {}
+    for settings in asked:
+        alone, rows = _alone(bench, settings)
+        metric = alone.metrics[name].load()
+        assert metric is not None
+        rows = rows[rows[metric.columns[0]].notna()]
+        detail = 1000 * (info.settings.get("mode") == metric.settings().get("mode"))
+        for key, extent in zip(rows.index, metric.extent(rows), strict=True):
+            rank = int(extent) + detail
+            if key not in best or rank >= best[key][0]:
+                best[key] = rank, rows.loc[key].reindex(columns)
+    assert set(best) == set(grown.index)
+    for key, (_, row) in best.items():
+        for column in columns:
+            a, b = grown.loc[key, column], row[column]
+            if isinstance(a, bytes):
+                assert a == b
+            elif pd.isna(a) or pd.isna(b):
+                assert pd.isna(a)
+                assert pd.isna(b)
+            else:
+                assert a == pytest.approx(b, abs=1e-6), (name, key, column)
+
+
+STEPS = st.lists(st.tuples(requests(), st.sampled_from([0, 0, 1, 6])), min_size=2, max_size=4)
+
+
+@given(steps=STEPS)
+@hypothesis.settings(
+    max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+def test_random_sequences_equal_one_go(
+    steps: list[tuple[Settings, int]], bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    fuzz(bench, tmp_path_factory.mktemp("fuzz"), steps)
+
+
+@pytest.mark.slow
+@given(steps=STEPS)
+@hypothesis.settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_many_random_sequences_equal_one_go(
+    steps: list[tuple[Settings, int]], bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    fuzz(bench, tmp_path_factory.mktemp("fuzz"), steps)
 
 
 @pytest.mark.parametrize("calls", [5, 12, 25])
 def test_a_kill_while_growing_loses_nothing(
     calls: int, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shiftbench.run.shard_size.FIRST", 5)
-    monkeypatch.setattr("shiftbench.run.shard_size.GROWTH", 1)
+    monkeypatch.setattr("shiftbench.run.runner.FIRST_IMAGES", 5)
+    monkeypatch.setattr("shiftbench.run.runner.GROWTH", 1)
     first, second = replace(WIDE, limit=9, max_shift=1), replace(WIDE, repeats=2)
     before = bench.run(tmp_path / "grown", first).record
     events: list[Estimate | Progress] = []
@@ -234,13 +436,13 @@ def test_a_kill_while_growing_loses_nothing(
             raise StopError
 
     with pytest.raises(StopError):
-        bench.run(tmp_path / "grown", second, watch=watch)
+        bench.run(tmp_path / "grown", second, callback=watch)
     folder = before.folder
     assert folder is not None
     assert read_record(folder) == before, "the old record stands until the new one is whole"
     done = {e.metric: e.done for e in events if isinstance(e, Progress)}
     resumed: list[Estimate | Progress] = []
-    grown = bench.run(tmp_path / "grown", second, watch=resumed.append).record
+    grown = bench.run(tmp_path / "grown", second, callback=resumed.append).record
     at_start = {e.metric: e.done for e in reversed(resumed) if isinstance(e, Progress)}
     assert at_start == done, "nothing is measured twice"
     assert_equal(grown, bench.run(tmp_path / "whole", second).record)
@@ -250,8 +452,8 @@ def test_a_kill_while_growing_loses_nothing(
 def test_another_request_after_a_kill_uses_what_was_finished(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shiftbench.run.shard_size.FIRST", 5)
-    monkeypatch.setattr("shiftbench.run.shard_size.GROWTH", 1)
+    monkeypatch.setattr("shiftbench.run.runner.FIRST_IMAGES", 5)
+    monkeypatch.setattr("shiftbench.run.runner.GROWTH", 1)
     events: list[Estimate | Progress] = []
 
     def watch(event: Estimate | Progress) -> None:
@@ -260,14 +462,14 @@ def test_another_request_after_a_kill_uses_what_was_finished(
             raise StopError
 
     with pytest.raises(StopError):
-        bench.run(tmp_path / "grown", replace(WIDE, max_shift=1), watch=watch)
+        bench.run(tmp_path / "grown", replace(WIDE, max_shift=1), callback=watch)
     grown = bench.run(tmp_path / "grown", WIDE).record
     assert_equal(grown, bench.run(tmp_path / "whole", WIDE).record)
 
 
 def test_the_estimate_bounds_the_passes(bench: Bench, tmp_path: Path) -> None:
     events: list[Estimate | Progress] = []
-    bench.run(tmp_path, WIDE, watch=events.append)
+    bench.run(tmp_path, WIDE, callback=events.append)
     [estimate] = [event for event in events if isinstance(event, Estimate)]
     passes = bench.run(tmp_path, WIDE).record.forward_passes
     assert passes <= estimate.passes
@@ -298,7 +500,7 @@ def test_a_larger_run_that_was_stopped_leaves_nothing_in_a_smaller_record(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bench.run(tmp_path / "both", large, watch=stop)
+        bench.run(tmp_path / "both", large, callback=stop)
     assert_equal(
         bench.run(tmp_path / "both", small).record, bench.run(tmp_path / "small", small).record
     )

@@ -18,13 +18,12 @@ from shiftbench.data import Scenes, load_dataset, subset
 from shiftbench.errors import DataError, ModelError, RecordError, ShiftbenchError, UsageError
 from shiftbench.grid import ORIGIN, Grid
 from shiftbench.models import Classifier, as_classifier
-from shiftbench.records.record import ResultStore, read_record
-from shiftbench.run import worker
-from shiftbench.run.benchmark import Execution, run
+from shiftbench.records.record import read_record
+from shiftbench.run import progress
+from shiftbench.run.distributed import Group
 from shiftbench.run.engine import choose_device
-from shiftbench.run.plan import make_plan
-from shiftbench.run.processes import Group
-from shiftbench.run.settings import Settings, attack_names
+from shiftbench.run.job import Settings, attack_names, make_job
+from shiftbench.run.runner import Execution, run
 from shiftbench.scores import ACCURACY, ScoreName
 
 SIDE = 24
@@ -79,7 +78,7 @@ def dataset(model: Nervous) -> Scenes:
 def undisturbed(
     classifier: Classifier, dataset: Scenes, tmp_path_factory: pytest.TempPathFactory
 ) -> pd.DataFrame:
-    store = ResultStore(tmp_path_factory.mktemp("undisturbed"))
+    store = tmp_path_factory.mktemp("undisturbed")
     outcome = run(classifier, dataset, SETTINGS, store, execution=CPU)
     rows = outcome.record.samples()
     broken = rows["crop_broken_radius"]
@@ -97,7 +96,7 @@ def test_batch_size_changes_nothing(
     batch_size: int, classifier: Classifier, dataset: Scenes, undisturbed: Any, tmp_path: Path
 ) -> None:
     execution = replace(CPU, batch_size=batch_size)
-    outcome = run(classifier, dataset, SETTINGS, ResultStore(tmp_path), execution=execution)
+    outcome = run(classifier, dataset, SETTINGS, tmp_path, execution=execution)
     assert_same(outcome.record.samples(), undisturbed)
 
 
@@ -123,11 +122,11 @@ class StopError(Exception):
 
 
 def stop_after(
-    calls: int, seen: list[worker.Estimate | worker.Progress]
-) -> worker.ProgressCallback:
+    calls: int, seen: list[progress.Estimate | progress.Progress]
+) -> progress.ProgressCallback:
     """Watches a run and ends it at its `calls`-th word."""
 
-    def watch(tally: worker.Estimate | worker.Progress) -> None:
+    def watch(tally: progress.Estimate | progress.Progress) -> None:
         seen.append(tally)
         if len(seen) == calls:
             raise StopError
@@ -144,18 +143,18 @@ def test_an_interrupted_run_goes_on_where_it_was(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shiftbench.run.shard_size.FIRST", 8)
-    monkeypatch.setattr("shiftbench.run.shard_size.GROWTH", 1)
-    seen: list[worker.Estimate | worker.Progress] = []
+    monkeypatch.setattr("shiftbench.run.runner.FIRST_IMAGES", 8)
+    monkeypatch.setattr("shiftbench.run.runner.GROWTH", 1)
+    seen: list[progress.Estimate | progress.Progress] = []
 
-    store = ResultStore(tmp_path)
+    store = tmp_path
     with pytest.raises(StopError):
-        run(classifier, dataset, SETTINGS, store, execution=CPU, watch=stop_after(calls, seen))
-    saved = {tally.metric: tally.done for tally in seen if isinstance(tally, worker.Progress)}
-    resumed: list[worker.Estimate | worker.Progress] = []
+        run(classifier, dataset, SETTINGS, store, execution=CPU, callback=stop_after(calls, seen))
+    saved = {tally.metric: tally.done for tally in seen if isinstance(tally, progress.Progress)}
+    resumed: list[progress.Estimate | progress.Progress] = []
     other = replace(CPU, batch_size=5)
-    outcome = run(classifier, dataset, SETTINGS, store, execution=other, watch=resumed.append)
-    told = [tally for tally in resumed if isinstance(tally, worker.Progress)]
+    outcome = run(classifier, dataset, SETTINGS, store, execution=other, callback=resumed.append)
+    told = [tally for tally in resumed if isinstance(tally, progress.Progress)]
     at_start = {tally.metric: tally.done for tally in reversed(told)}
     assert at_start == saved  # nothing is measured twice
     assert_same(outcome.record.samples(), undisturbed)
@@ -173,12 +172,12 @@ def test_a_partial_search_is_part_of_the_whole_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shiftbench.run.shard_size.FIRST", 8)
-    monkeypatch.setattr("shiftbench.run.shard_size.GROWTH", 1)
+    monkeypatch.setattr("shiftbench.run.runner.FIRST_IMAGES", 8)
+    monkeypatch.setattr("shiftbench.run.runner.GROWTH", 1)
     settings = replace(SETTINGS, search_limit=11, mode="full_grid" if full else "exhaustive")
-    store = ResultStore(tmp_path)
+    store = tmp_path
     with pytest.raises(StopError):
-        run(classifier, dataset, settings, store, execution=CPU, watch=stop_after(20, []))
+        run(classifier, dataset, settings, store, execution=CPU, callback=stop_after(20, []))
     record = run(classifier, dataset, settings, store, execution=CPU).record
     rows = record.samples()
     searched = rows["crop_reach"].notna()
@@ -190,7 +189,7 @@ def test_a_partial_search_is_part_of_the_whole_one(
     assert_same(rows.loc[searched, attacked], undisturbed.loc[searched, attacked])
     assert rows.loc[~searched, attacked].isna().all(axis=None)
     assert record.scores.find("accuracy").n == len(dataset)
-    everything = make_plan(classifier, dataset, replace(SETTINGS, search_limit=len(dataset)))
+    everything = make_job(classifier, dataset, replace(SETTINGS, search_limit=len(dataset)))
     assert everything.settings["search_limit"] is None
     assert {score.n for score in record.scores.curve(CROP).values()} == {11}
     survivors = int(undisturbed.loc[searched, "crop_broken_radius"].isna().sum())
@@ -202,7 +201,7 @@ def test_a_partial_search_is_part_of_the_whole_one(
 def test_a_finished_run_is_not_repeated_and_never_mixed(
     classifier: Classifier, model: Nervous, dataset: Scenes, tmp_path: Path
 ) -> None:
-    store = ResultStore(tmp_path)
+    store = tmp_path
     settings = replace(SETTINGS, attacks=("crop",), consistency=())
     first = run(classifier, dataset, settings, store, execution=CPU)
     model.largest = 0
@@ -221,7 +220,7 @@ def test_a_finished_run_is_not_repeated_and_never_mixed(
 def test_other_weights_and_other_labels_are_other_work(
     classifier: Classifier, dataset: Scenes, tmp_path: Path
 ) -> None:
-    store = ResultStore(tmp_path)
+    store = tmp_path
     settings = replace(SETTINGS, attacks=(), consistency=())
     run(classifier, dataset, settings, store, execution=CPU)
     with pytest.raises(RecordError, match=r"model\.digest"):
@@ -235,7 +234,7 @@ def test_full_grid_counts_every_offset(
     classifier: Classifier, dataset: Scenes, undisturbed: pd.DataFrame, tmp_path: Path
 ) -> None:
     settings = replace(SETTINGS, attacks=("crop",), mode="full_grid", consistency=())
-    record = run(classifier, dataset, settings, ResultStore(tmp_path), execution=CPU).record
+    record = run(classifier, dataset, settings, tmp_path, execution=CPU).record
     rows, grid = record.samples(), Grid(2)
     pd.testing.assert_series_equal(rows["crop_broken_radius"], undisturbed["crop_broken_radius"])
     maps = np.stack([np.frombuffer(row, np.uint8) for row in rows["crop_bitmap"]])
@@ -253,7 +252,7 @@ def test_sampled_offsets_are_marked_as_an_upper_bound(
     classifier: Classifier, dataset: Scenes, undisturbed: pd.DataFrame, tmp_path: Path
 ) -> None:
     settings = replace(SETTINGS, attacks=("crop",), mode="sampled:5", consistency=())
-    record = run(classifier, dataset, settings, ResultStore(tmp_path), execution=CPU).record
+    record = run(classifier, dataset, settings, tmp_path, execution=CPU).record
     exact = undisturbed["crop_broken_radius"].isna().mean()
     assert record.is_upper_bound(CROP)
     assert not record.is_upper_bound(ACCURACY)
@@ -262,7 +261,7 @@ def test_sampled_offsets_are_marked_as_an_upper_bound(
 
 def test_repeats_are_draws(classifier: Classifier, dataset: Scenes, tmp_path: Path) -> None:
     settings = Settings(attacks=(), consistency=("integer",), repeats=3)
-    record = run(classifier, dataset, settings, ResultStore(tmp_path), execution=CPU).record
+    record = run(classifier, dataset, settings, tmp_path, execution=CPU).record
     rows, score = record.samples(), record.scores.find("consistency_integer")
     assert score.n == len(dataset)
     assert score.value == pytest.approx(rows["agreed_integer"].sum() / (3 * score.n))
@@ -273,7 +272,7 @@ def test_repeats_are_draws(classifier: Classifier, dataset: Scenes, tmp_path: Pa
 def test_scores_are_those_of_the_rows_and_passes_are_counted(
     classifier: Classifier, dataset: Scenes, tmp_path: Path
 ) -> None:
-    record = run(classifier, dataset, SETTINGS, ResultStore(tmp_path), execution=CPU).record
+    record = run(classifier, dataset, SETTINGS, tmp_path, execution=CPU).record
     rows = record.samples()
     accuracy = record.scores.find("accuracy")
     assert accuracy.value == (rows["label"] == rows["prediction"]).mean()
@@ -312,7 +311,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on(
 ) -> None:
     greedy = as_classifier(Greedy(model), RECIPE, name="greedy")
     with caplog.at_level(logging.WARNING, "shiftbench"):
-        outcome = run(greedy, dataset, SETTINGS, ResultStore(tmp_path), execution=CPU)
+        outcome = run(greedy, dataset, SETTINGS, tmp_path, execution=CPU)
     assert_same(outcome.record.samples(), undisturbed)
     assert "going on with batches of 2" in caplog.text
 
@@ -326,16 +325,16 @@ def test_a_failing_model_is_one_sentence(dataset: Scenes, tmp_path: Path) -> Non
 
     broken = as_classifier(Broken(), RECIPE, name="broken")
     with pytest.raises(ModelError, match=r"broken failed on .*: ValueError: first line$"):
-        run(broken, dataset, SETTINGS, ResultStore(tmp_path), execution=CPU)
+        run(broken, dataset, SETTINGS, tmp_path, execution=CPU)
 
 
 def test_requests_that_cannot_be(classifier: Classifier, dataset: Scenes, tmp_path: Path) -> None:
-    store = ResultStore(tmp_path)
+    store = tmp_path
     few = as_classifier(Nervous(3), RECIPE, name="few")
     with pytest.raises(ModelError, match="knows 3 classes"):
         run(few, dataset, SETTINGS, store, execution=CPU)
     with pytest.raises(DataError, match="2 images of scenes have the key 'test/00000'"):
-        make_plan(classifier, subset(dataset, [0, 0, 1]), SETTINGS)
+        make_job(classifier, subset(dataset, [0, 0, 1]), SETTINGS)
     with pytest.raises(UsageError, match="unknown attack 'crops'"):
         Settings(attacks=("crops",))
     with pytest.raises(UsageError, match="unknown search mode"):
@@ -343,11 +342,11 @@ def test_requests_that_cannot_be(classifier: Classifier, dataset: Scenes, tmp_pa
     with pytest.raises(UsageError, match="unknown precision"):
         Settings(precision="fp8")
     with pytest.raises(UsageError, match="expected a step"):
-        make_plan(classifier, dataset, Settings(step="wide"))
+        make_job(classifier, dataset, Settings(step="wide"))
     with pytest.raises(UsageError, match="whole pixels"):
         run(classifier, dataset, Settings(attacks=("crop",), step="1/2"), store, execution=CPU)
     for device in ("cuda:99", "tpu", "what"):
-        with pytest.raises(UsageError, match="device"):
+        with pytest.raises(UsageError, match=r"device|requested"):
             choose_device(device)
 
 
@@ -367,7 +366,7 @@ def test_unreadable_images_are_named_or_left_out_and_counted(
 ) -> None:
     images = load_dataset(f"folder:{image_folder(tmp_path)}")
     settings = Settings(attacks=("integer",), max_shift=1, consistency=("integer", "crop"))
-    store = ResultStore(tmp_path / "runs")
+    store = tmp_path / "runs"
     with pytest.raises(DataError, match=r"0/4\.png"):
         run(classifier, images, settings, store, execution=CPU)
     skipping = replace(settings, skip_bad=True)
@@ -379,7 +378,7 @@ def test_unreadable_images_are_named_or_left_out_and_counted(
 def test_only_a_data_set_with_a_camera_can_move_it(classifier: Classifier, tmp_path: Path) -> None:
     images = load_dataset(f"folder:{image_folder(tmp_path)}")
     with pytest.raises(UsageError, match="--data scenes"):
-        run(classifier, images, Settings(attacks=("camera",)), ResultStore(tmp_path), execution=CPU)
+        run(classifier, images, Settings(attacks=("camera",)), tmp_path, execution=CPU)
     assert attack_names(["all"], camera=False) == ("integer", "half", "crop", "bilinear")
     assert attack_names([], camera=True)[-1] == "camera"
     assert attack_names(["all", "lanczos"], camera=False)[-2:] == ("bilinear", "lanczos")
@@ -393,9 +392,9 @@ def test_a_margin_that_is_not_there_is_an_error_with_ways_out(
     images = load_dataset(f"folder:{image_folder(tmp_path)}")
     settings = Settings(attacks=("crop",), max_shift=6, skip_bad=True)
     with pytest.raises(UsageError, match=r"adversarial:crop needs 6 pixels.*--pad"):
-        run(classifier, images, settings, ResultStore(tmp_path), execution=CPU)
+        run(classifier, images, settings, tmp_path, execution=CPU)
     padded = replace(settings, pad="reflect", max_shift=3)
-    record = run(classifier, images, padded, ResultStore(tmp_path), execution=CPU).record
+    record = run(classifier, images, padded, tmp_path, execution=CPU).record
     assert record.data.geometry["pad"] == "reflect"
 
 

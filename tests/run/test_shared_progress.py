@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from shiftbench.run import shared_progress
-from shiftbench.run.processes import Group
+from shiftbench.run.distributed import Group
+from shiftbench.run.progress import Estimate, Progress
 from shiftbench.run.shared_progress import SharedProgress
-from shiftbench.run.worker import Estimate, Progress
 
 BEFORE = 10  # images that an earlier run has measured
 SHARE = (30, 30, 29)  # images that each of three processes has to measure

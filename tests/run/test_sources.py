@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from shiftbench.data import load_dataset
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.models import Classifier, as_classifier, load_model
-from shiftbench.records.record import ResultStore, read_record
-from shiftbench.run.benchmark import Execution, run
-from shiftbench.run.plan import make_plan
-from shiftbench.run.settings import Settings
+from shiftbench.records.record import read_record
+from shiftbench.run.job import Settings, make_job
+from shiftbench.run.runner import Execution, run
 
 CPU = Execution(device="cpu", batch_size=16)
 QUICK = Settings(attacks=("integer",), max_shift=1, consistency=())
@@ -49,22 +48,22 @@ def test_folders_meet_classes_by_name(tmp_path: Path) -> None:
     data = load_dataset(f"folder:{folder}")
 
     def accuracy(model: Classifier, place: str) -> float:
-        record = run(model, data, QUICK, ResultStore(tmp_path / place), execution=CPU).record
+        record = run(model, data, QUICK, tmp_path / place, execution=CPU).record
         rows = record.samples()
         return float((rows["prediction"] == rows["label"]).mean())
 
     assert accuracy(red_or_blue("red", "blue"), "named") == 1
     assert accuracy(red_or_blue(), "unnamed") == 0  # alphabetical: blue is class 0
     with pytest.raises(UsageError, match="'blue' of paint is not one class of the model"):
-        run(red_or_blue("rouge", "bleu"), data, QUICK, ResultStore(tmp_path), execution=CPU)
+        run(red_or_blue("rouge", "bleu"), data, QUICK, tmp_path, execution=CPU)
     three = load_dataset(f"folder:{paint(folder, green='green')}")
     with pytest.raises(UsageError, match="answers with 2 classes and paint has 3 folders"):
-        run(red_or_blue(), three, QUICK, ResultStore(tmp_path), execution=CPU)
+        run(red_or_blue(), three, QUICK, tmp_path, execution=CPU)
 
 
 def test_a_record_of_other_images_is_not_served(tmp_path: Path) -> None:
     folder = paint(tmp_path / "paint", blue="blue", red="red")
-    model, store = red_or_blue("red", "blue"), ResultStore(tmp_path / "runs")
+    model, store = red_or_blue("red", "blue"), tmp_path / "runs"
     data = f"folder:{folder}"
     assert not run(model, load_dataset(data), QUICK, store, execution=CPU).reused
     assert run(model, load_dataset(data), QUICK, store, execution=CPU).reused
@@ -81,14 +80,14 @@ def test_finished_images_are_measured_as_they_are(tmp_path: Path) -> None:
         pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{i}.png")
     data = load_dataset(f"folder:{tmp_path / 'small'}")
-    plan = make_plan(red_or_blue(), data, QUICK)
+    plan = make_job(red_or_blue(), data, QUICK)
     assert plan.data.geometry["resize"] == 32
-    batch = plan.stream([0]).take(1)
+    batch = plan.stream(data.keys[:1]).take(1)
     assert batch is not None
     assert np.array_equal(batch.canvas[0].permute(1, 2, 0).numpy(), np.asarray(data[0][0]))
     with pytest.raises(UsageError, match=r"not resized: fill the margin with --pad"):
-        make_plan(red_or_blue(), data, Settings(attacks=("crop",)))
-    assert make_plan(red_or_blue(side=24), data, QUICK).data.geometry["resize"] == 27
+        make_job(red_or_blue(), data, Settings(attacks=("crop",)))
+    assert make_job(red_or_blue(side=24), data, QUICK).data.geometry["resize"] == 27
 
 
 @pytest.mark.parametrize("folder", sorted(RECORDS.iterdir()), ids=lambda folder: folder.name)
@@ -102,5 +101,5 @@ def test_committed_records_have_the_geometry_of_today(folder: Path, tmp_path: Pa
         data = load_dataset(f"folder:{paint(tmp_path / 'like-cifar', **{'0': 'red'})}")
     cut = record.data.geometry
     settings = Settings(crop_pct=cut["crop"], pad=cut["pad"])
-    geometry = make_plan(load_model(record.model.name), data, settings).data.geometry
+    geometry = make_job(load_model(record.model.name), data, settings).data.geometry
     assert geometry == cut

@@ -1,0 +1,245 @@
+"""Several processes on one run: under torchrun, or started by `--nproc` on this machine.
+
+Processes exchange small values through the key-value store of the group, and each of them shows
+there that it is alive. One that dies is noticed by the others within a minute.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import pickle
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from aft_models.training.device import Processes
+from shiftbench.errors import ShiftbenchError
+
+T = TypeVar("T")
+
+JOIN_TIMEOUT = timedelta(seconds=60)  # for all processes to appear
+HEARTBEAT = 5.0  # seconds between two signs of life
+SILENCE = 60.0  # seconds without one after which a process is taken for dead
+POLL = 0.05  # seconds between two looks at the store
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # of the gradients of training
+LAUNCHER = "SHIFTBENCH_LAUNCHER"  # process id of `launch`, for the processes that it starts
+
+
+@dataclass(frozen=True)
+class Group(Processes):
+    """The processes of a run, and how they exchange results."""
+
+    local_rank: int = 0  # on this machine: which GPU is ours
+    store: Store | None = None  # shared by all of them; None: a single process
+    _rounds: list[int] = field(default_factory=lambda: [0])  # exchanges so far
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """The items that are this process's own: none is padded, none is given twice."""
+        return items[self.rank :: self.count]
+
+    def gather(self, value: T) -> list[T]:
+        """What each process has, in the order of ranks.
+
+        Raises:
+            ShiftbenchError: A process has died.
+        """
+        if self.store is None:
+            return [value]
+        self._rounds[0] += 1
+        names = [f"{self._rounds[0]}/{rank}" for rank in range(self.count)]
+        try:
+            self.store.set(names[self.rank], base64.b64encode(pickle.dumps(value)).decode())
+            for rank, name in enumerate(names):
+                self._wait_for(name, rank)
+            return [pickle.loads(base64.b64decode(self.store.get(name))) for name in names]
+        except (RuntimeError, ConnectionError) as error:  # the store lived in a process that died
+            raise _lost("the first process") from error
+
+    def _wait_for(self, name: str, rank: int) -> None:
+        assert self.store is not None
+        sign, seen = b"", time.monotonic()  # clocks of two machines may differ: this one decides
+        while not self.store.check([name]):
+            latest = self.store.get(f"alive/{rank}")
+            if latest != sign:
+                sign, seen = latest, time.monotonic()
+            elif time.monotonic() - seen > SILENCE:
+                raise _lost(f"process {rank}")
+            time.sleep(POLL)
+
+    def wait(self) -> None:
+        """Returns when every process has come here."""
+        self.gather(None)
+
+    @contextmanager
+    def raise_on_all_ranks(self) -> Iterator[None]:
+        """Fails in every process when the block fails in one, so that none waits for the others."""
+        error: ShiftbenchError | None = None
+        try:
+            yield
+        except ShiftbenchError as raised:
+            error = raised
+        failed = [other for other in self.gather(error) if other is not None]
+        if failed:
+            raise error or failed[0]
+
+
+SINGLE_PROCESS = Group()
+
+
+def _lost(who: str) -> ShiftbenchError:
+    return ShiftbenchError(
+        f"{who} of the run has died or cannot be reached: finished parts are kept; run the same "
+        "command to continue"
+    )
+
+
+def _show_life(store: Store, rank: int, stop: threading.Event) -> None:
+    """Changes a value now and then until it is told to stop."""
+    with suppress(RuntimeError, ConnectionError):  # the store is gone: `gather` says so
+        while not stop.wait(HEARTBEAT):
+            store.set(f"alive/{rank}", uuid.uuid4().hex)
+
+
+def in_torchrun() -> bool:
+    """Whether torchrun, or our own launcher, started this process."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Group]:
+    """Joins the group that torchrun made; a single process when there is none.
+
+    Args:
+        device: Where the work goes, as on the command line; `auto` takes GPUs if there are any.
+    """
+    end_with_launcher()
+    if not in_torchrun() or os.environ["WORLD_SIZE"] == "1":
+        yield SINGLE_PROCESS
+        return
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    cuda = (device == "auto" or "cuda" in device) and torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(local_rank)
+    store = _join(rank, count)
+    # The gradients of training travel over the process group, small objects through the store.
+    backend = "cpu:gloo,cuda:nccl" if cuda and dist.is_nccl_available() else "gloo"
+    dist.init_process_group(
+        backend,
+        store=PrefixStore("group", store),
+        rank=rank,
+        world_size=count,
+        timeout=COLLECTIVE_TIMEOUT,
+    )
+    stop = threading.Event()
+    ours = PrefixStore("shiftbench", store)
+    ours.set(f"alive/{rank}", "joined")
+    life = threading.Thread(target=_show_life, args=(ours, rank, stop), daemon=True)
+    life.start()
+    try:
+        yield Group(rank, count, local_rank, ours)
+    finally:
+        stop.set()
+        life.join()
+        dist.destroy_process_group()
+
+
+def _join(rank: int, count: int) -> Store:
+    """Connects to the key-value store of the group, which every process must do in time."""
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            count,
+            is_master=rank == 0 and not hosted,
+            timeout=JOIN_TIMEOUT,
+            wait_for_workers=False,
+        )
+        run = os.environ.get("TORCHELASTIC_RUN_ID", "run")
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        shared = PrefixStore(f"{run}/{attempt}", store)
+        shared.set(f"joined/{rank}", "1")
+        shared.wait([f"joined/{other}" for other in range(count)], JOIN_TIMEOUT)
+    except RuntimeError as error:
+        seconds = JOIN_TIMEOUT.total_seconds()
+        raise ShiftbenchError(
+            f"not all of the {count} processes of the run appeared within {seconds:.0f} s: check "
+            "that each was started, and that it reaches "
+            f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        ) from error
+    return shared
+
+
+def is_launched() -> bool:
+    """Whether `launch` started this process, and so speaks for it when it is interrupted."""
+    return LAUNCHER in os.environ
+
+
+def end_with_launcher() -> None:
+    """Ends this process when the one that `launch`ed it ends, however that happens."""
+    launcher = int(os.environ.get(LAUNCHER, "0"))
+    if not launcher or not hasattr(os, "getppid") or sys.platform == "win32":
+        return
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(1.0)
+        os._exit(1)  # nobody is left to read a message
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def launch(processes: int, command: Sequence[str]) -> int:
+    """Runs `python -m <command>` as several processes of this machine, and waits for them.
+
+    Returns:
+        0, or the exit code of the process that failed first, which has said why itself.
+
+    Raises:
+        ShiftbenchError: A process was killed, and could not say so.
+    """
+    # The launcher's own log repeats as tracebacks what a failing process has said in a sentence.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    os.environ[LAUNCHER] = str(os.getpid())
+    # Processes that each use all cores would only get in each other's way.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    try:
+        elastic_launch(config, sys.executable)("-m", *command)
+    except SignalException as error:
+        raise KeyboardInterrupt from error
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode > 0:
+            return int(failure.exitcode)
+        raise ShiftbenchError(
+            f"process {rank} of {processes} was ended by signal {-failure.exitcode}: finished "
+            "parts are kept; run the same command to continue"
+        ) from error
+    return 0

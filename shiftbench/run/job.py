@@ -1,0 +1,235 @@
+"""What is to be measured: a model, images and metrics. Nothing runs yet."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shiftbench.data import Canvases, ImageSet, RenderedSet, balanced, relabeled
+from shiftbench.errors import DataError, UsageError
+from shiftbench.metrics import METRICS, Metric, MetricOptions, plan_metric
+from shiftbench.metrics.consistency import CONSISTENCIES
+from shiftbench.metrics.predictions import check_labels
+from shiftbench.metrics.search import Mode
+from shiftbench.models.classifier import Classifier
+from shiftbench.preprocessing import Geometry, geometry_for
+from shiftbench.records.record import DataInfo, ModelInfo, images_digest
+from shiftbench.registry import unknown_name
+from shiftbench.run.engine import AUTOCAST, ENGINES, PRECISIONS
+from shiftbench.shifts import SHIFTS
+from shiftbench.shifts.attacks import ATTACKS, PAPER_ATTACKS
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings(MetricOptions):
+    """Every option that can change a number.
+
+    >>> Settings(attacks=("crop",), consistency=()).metric_texts()
+    ['accuracy', 'adversarial:crop']
+    """
+
+    attacks: tuple[str, ...] = PAPER_ATTACKS  # a step may follow: "bilinear:1/4"
+    consistency: tuple[str, ...] = ("integer", "half", "crop")
+    metrics: tuple[str, ...] = ()  # further ones, such as "flip" or "agreement:5"
+    limit: int | None = None  # size of the class-balanced subset
+    search_limit: int | None = None  # size of its part whose grids are searched
+    precision: str = "fp32"
+    engine: str = "torch"  # what runs the forward pass; each rounds in its own way
+    crop_pct: str = "paper"  # or "model", or a number: how the view is cut from the image
+    pad: str = "none"  # or "reflect", "zeros": where the margin comes from when pixels are short
+    skip_bad: bool = False  # leave unreadable images out
+
+    def __post_init__(self) -> None:
+        for attack in self.attacks:
+            ATTACKS.get(attack.partition(":")[0])
+        for kind in self.consistency:
+            CONSISTENCIES.get(kind)
+        for text in self.metrics:
+            METRICS.get(text.partition(":")[0])
+        Mode.parse(self.mode)
+        for name in ("repeats", "limit", "search_limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be 1 or more, got {value}")
+        for what, value, known in (
+            ("precision", self.precision, PRECISIONS),
+            ("engine", self.engine, ENGINES),
+        ):
+            if value not in known:
+                raise unknown_name(what, value, known)
+        if self.engine == "onnx" and self.precision in AUTOCAST:
+            raise UsageError(
+                f"engine onnx computes in float32, and precision {self.precision} was requested: "
+                "leave the precision out, or use engine torch"
+            )
+
+    def metric_texts(self) -> list[str]:
+        """Every metric, as `--metric` spells them; accuracy comes first."""
+        texts = [f"consistency:{kind}" for kind in self.consistency]
+        texts += [f"adversarial:{attack}" for attack in self.attacks]
+        return list(dict.fromkeys(["accuracy", *texts, *self.metrics]))
+
+
+def attack_names(names: Iterable[str], *, camera: bool) -> tuple[str, ...]:
+    """Resolves `all` and `none`, drops repetitions, keeps the registry's order.
+
+    Args:
+        names: As the user wrote them; none at all means all.
+        camera: Whether the data set can be rendered again, which some attacks need.
+    """
+    wanted = set(names)
+    if wanted == {"none"}:
+        return ()
+    if not wanted or "all" in wanted:
+        usual = {name for name in ATTACKS if not ATTACKS.get(name).opt_in}
+        fitting = {a for a in usual if camera or not SHIFTS.get(ATTACKS.get(a).shift).rendered}
+        wanted = (wanted - {"all"}) | fitting
+    order = {name: place for place, name in enumerate(ATTACKS)}
+    for name in wanted:
+        ATTACKS.get(name.partition(":")[0])
+    return tuple(sorted(wanted, key=lambda name: (order[name.partition(":")[0]], name)))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model, images and metrics, before anything runs."""
+
+    classifier: Classifier
+    dataset: ImageSet
+    geometry: Geometry
+    metrics: tuple[Metric, ...]  # accuracy first
+    keys: Mapping[str, Sequence[str]]  # metric -> its images, in the order of the data set
+    model: ModelInfo
+    data: DataInfo
+    settings: Mapping[str, Any]  # as the record keeps them
+    workers: int | None = None  # data loading processes; None: the loader's own choice
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """The number of an image in the data set, by key."""
+        return {key: index for index, key in enumerate(self.dataset.keys)}
+
+    def stream(self, keys: Sequence[str]) -> Canvases:
+        """Decodes some images ahead, once for every metric."""
+        images = [self.number[key] for key in keys]
+        skip_bad = bool(self.settings["skip_bad"])
+        return Canvases(
+            self.dataset, self.geometry, images, workers=self.workers, skip_bad=skip_bad
+        )
+
+
+def make_job(
+    classifier: Classifier, dataset: ImageSet, settings: Settings, *, workers: int | None = None
+) -> Job:
+    """Chooses the images, the metrics and the one canvas that serves all of them."""
+    dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
+    _check(classifier, dataset, settings)
+    bare = _geometry(classifier, dataset, settings, {})
+    metrics = {
+        text: plan_metric(text, settings, view=bare.view, resize=bare.resize)
+        for text in settings.metric_texts()
+        if text not in _without_room(settings, bare)
+    }
+    geometry = _geometry(classifier, dataset, settings, {t: m.margin() for t, m in metrics.items()})
+    images, searched = _choose(dataset, settings)
+    chosen = {True: [dataset.keys[i] for i in searched], False: [dataset.keys[i] for i in images]}
+    return Job(
+        classifier=classifier,
+        dataset=dataset,
+        geometry=geometry,
+        metrics=tuple(metrics.values()),
+        keys={metric.name: chosen[metric.searched] for metric in metrics.values()},
+        model=ModelInfo.of(classifier),
+        data=describe_data(dataset, geometry),
+        settings={
+            # A limit that leaves nothing out is none.
+            "limit": settings.limit if len(images) < len(dataset) else None,
+            "search_limit": settings.search_limit if len(searched) < len(images) else None,
+            "seed": settings.seed,
+            "precision": settings.precision,
+            "engine": settings.engine,
+            "skip_bad": settings.skip_bad,
+        },
+        workers=workers,
+    )
+
+
+def describe_data(dataset: ImageSet, geometry: Geometry) -> DataInfo:
+    """What a record says of a data set."""
+    names = tuple(dataset.class_names)
+    return DataInfo(
+        name=dataset.name,
+        split=dataset.split,
+        images=len(dataset),
+        fingerprint=dataset.fingerprint(),
+        geometry=geometry.to_json(),
+        labels=images_digest(dataset.keys, dataset.labels),
+        classes=() if names == tuple(map(str, range(len(names)))) else names,
+    )
+
+
+def _check(classifier: Classifier, dataset: ImageSet, settings: Settings) -> None:
+    """Refuses what cannot be measured, before anything is decoded."""
+    check_labels(np.asarray(dataset.labels, dtype=np.int64), classifier.num_classes)
+    if classifier.num_classes != len(dataset.class_names):
+        log.warning(
+            "%s has %d classes and %s has %d: was it trained on them?",
+            classifier.name,
+            classifier.num_classes,
+            dataset.name,
+            len(dataset.class_names),
+        )
+    key, count = max(Counter(dataset.keys).items(), key=lambda item: item[1], default=("", 0))
+    if count > 1:
+        raise DataError(
+            f"{count} images of {dataset.name} have the key {key!r}: each needs a name of its own"
+        )
+    for name in settings.attacks:
+        shift = SHIFTS.get(ATTACKS.get(name.partition(":")[0]).shift)
+        if shift.rendered and not isinstance(dataset, RenderedSet):
+            raise UsageError(
+                f"attack {name!r} moves the camera itself, which data {dataset.name!r} cannot: "
+                "use --data scenes, or another attack"
+            )
+
+
+def _choose(dataset: ImageSet, settings: Settings) -> tuple[Sequence[int], Sequence[int]]:
+    """The images, and those that are searched: the smaller choice is part of the larger one."""
+
+    def chosen(limit: int | None, others: Sequence[int]) -> Sequence[int]:
+        if limit is None or limit >= len(others):
+            return others
+        return balanced(dataset.keys, dataset.labels, limit, settings.seed)
+
+    images = chosen(settings.limit, range(len(dataset)))
+    return images, chosen(settings.search_limit, images)
+
+
+def _without_room(settings: Settings, geometry: Geometry) -> set[str]:
+    """Random crops that the canvas has no room for: an error only where they were asked for."""
+    room = geometry.resize - geometry.view
+    return set() if room >= 2 else {"consistency:crop"} - set(settings.metrics)
+
+
+def _geometry(
+    classifier: Classifier, dataset: ImageSet, settings: Settings, margins: Mapping[str, int]
+) -> Geometry:
+    """The canvas with the widest margin that any metric needs; errors name that metric."""
+    widest = max(margins, key=lambda name: margins[name], default="nothing")
+    return geometry_for(
+        classifier.preprocessing,
+        crop_pct=settings.crop_pct,
+        margin=margins.get(widest, 0),
+        pad=settings.pad,
+        finished=dataset.has_size(classifier.preprocessing.input_size),
+        rendered=isinstance(dataset, RenderedSet),
+        shift=widest,
+    )

@@ -1,0 +1,336 @@
+"""One model on one data set: measures what is missing, shared between processes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pandas as pd
+from torch import Tensor
+
+from shiftbench.data import CanvasBatch, ImageSet, RenderedSet
+from shiftbench.errors import RecordError
+from shiftbench.grid import Offset
+from shiftbench.metrics.base import KEY, ImageBatch, Metric, score_rows
+from shiftbench.models.classifier import Classifier
+from shiftbench.records.record import Record, record_folder
+from shiftbench.run.distributed import SINGLE_PROCESS, Group
+from shiftbench.run.engine import Engine, choose_device, float32_arithmetic, is_out_of_memory
+from shiftbench.run.environment import describe_environment
+from shiftbench.run.job import Job, Settings, make_job
+from shiftbench.run.progress import Estimate, GroupProgress, Progress, ProgressCallback
+from shiftbench.run.store import SECONDS, FolderStore, Store, exclusive
+from shiftbench.shifts.base import Views
+from shiftbench.statistics import Score
+
+log = logging.getLogger(__name__)
+
+# Images that are measured together: enough to fill batches until the end of a search, few enough
+# that a kill loses little.
+FIRST_IMAGES = 16  # before anything is known about the speed
+GROWTH = 4  # at most, from one part to the next
+FULL_BATCHES = 4
+SECONDS_AT_A_TIME = 40.0
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a run is done; no number depends on it."""
+
+    device: str = "auto"
+    batch_size: int | None = None  # None: as many as are useful and fit
+    workers: int | None = None  # data loading processes; None: the loader's own choice
+    group: Group = SINGLE_PROCESS  # the processes that share the run
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run."""
+
+    record: Record
+    reused: bool  # everything was there already: nothing was measured
+
+
+def run(
+    classifier: Classifier,
+    dataset: ImageSet,
+    settings: Settings,
+    output: Path,
+    *,
+    execution: Execution | None = None,
+    fresh: bool = False,
+    callback: ProgressCallback | None = None,
+) -> RunResult:
+    """Measures what the record of a model on a data set lacks, and writes it.
+
+    The record may be there already: with other attacks, smaller grids, fewer images or draws. What
+    it has is kept, and the result equals that of one run for everything.
+
+    Args:
+        classifier: The model.
+        dataset: The images.
+        settings: Everything that can change a number.
+        output: Folder of records; this one goes to `<model>--<data>` below it.
+        execution: How it is done: device, batch size, processes.
+        fresh: Drop a record or unfinished parts that are there, and start over.
+        callback: Called with an estimate of the work, and with the progress of each metric.
+
+    Raises:
+        ShiftbenchError: In every process of the group when any of them fails.
+    """
+    execution = execution or Execution()
+    group = execution.group
+    with group.raise_on_all_ranks():
+        job = make_job(classifier, dataset, settings, workers=execution.workers)
+        device = choose_device(execution.device, local_rank=group.local_rank)
+        store = FolderStore(record_folder(output, job.model.name, job.data.name))
+    if len(set(group.gather((job.model.digest, job.data.fingerprint)))) > 1:
+        raise RecordError("the processes see different models or data: give each the same files")
+    with ExitStack() as stack:
+        with group.raise_on_all_ranks():
+            if group.is_main:
+                store.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(exclusive(store.folder))
+                store.prepare(job, fresh=fresh)
+        with group.raise_on_all_ranks():
+            store.read(job)
+            missing = store.missing(job)
+        group.wait()  # every process has seen the same parts before any of them writes new ones
+        if any(missing.values()):
+            with group.raise_on_all_ranks(), float32_arithmetic(settings.precision):
+                engine = Engine(
+                    classifier,
+                    device=device,
+                    precision=settings.precision,
+                    engine=settings.engine,
+                    batch_size=execution.batch_size,
+                )
+                shared = GroupProgress(group, callback) if group.count > 1 else callback
+                try:
+                    measure(job, store, engine, group=group, callback=shared)
+                finally:
+                    store.flush()
+        written: tuple[Record, bool] | None = None
+        with group.raise_on_all_ranks():
+            if group.is_main:
+                environment = describe_environment(device, processes=group.count)
+                written = store.finish(job, environment)
+        result = group.gather(written)[0]
+    assert result is not None
+    return RunResult(result[0], reused=not result[1])
+
+
+def measure(
+    job: Job,
+    store: Store,
+    engine: Engine,
+    *,
+    group: Group = SINGLE_PROCESS,
+    callback: ProgressCallback | None = None,
+) -> None:
+    """Adds the rows that a store lacks for a job; of several processes, each adds its share."""
+    missing = store.missing(job)
+    keys = {key for lacking in missing.values() for key in lacking}
+    mine = set(group.share(sorted(keys, key=job.number.__getitem__)))
+    _Runner(job, store, engine, callback).run(
+        {name: [key for key in lacking if key in mine] for name, lacking in missing.items()},
+        done={name: len(job.keys[name]) - len(lacking) for name, lacking in missing.items()},
+    )
+
+
+@dataclass
+class _Runner:
+    """Loads images ahead, measures every metric that lacks them, and adds the rows."""
+
+    job: Job
+    store: Store
+    engine: Engine
+    callback: ProgressCallback | None
+    _todo: dict[str, set[str]] = field(default_factory=dict)  # metric -> images it lacks
+    _before: dict[str, pd.DataFrame] = field(default_factory=dict)  # metric -> unfinished rows
+    _rows: dict[str, list[pd.DataFrame]] = field(default_factory=dict)  # metric -> finished ones
+    _progress: dict[str, Progress] = field(default_factory=dict)
+    _current: str = ""  # the metric that the engine's passes belong to
+    _share: float = 0.0  # of an image, that one pass of the current metric is worth at least
+
+    def run(self, missing: Mapping[str, Sequence[str]], *, done: Mapping[str, int]) -> None:
+        """Measures the missing images of each metric."""
+        metrics = [metric for metric in self.job.metrics if metric.name in missing]
+        for metric in metrics:
+            name = metric.name
+            self._todo[name] = set(missing[name])
+            self._before[name] = self.store.partial(metric, missing[name])
+            self._rows[name] = [self.store.rows(metric, self.job.keys[name])]
+            self._progress[name] = Progress(
+                name, done[name], done[name] + len(missing[name]), score=self._score(metric)
+            )
+            self._emit(name)
+        # Images that as many metrics lack stay together: a search needs many to fill a batch.
+        work = Counter(key for keys in missing.values() for key in keys)
+        keys = sorted(work, key=lambda key: (-work[key], self.job.number[key]))
+        if not keys:
+            return
+        seconds = self.engine.seconds_per_image()
+        bounds = [metric.passes(self._before[metric.name]) for metric in metrics]
+        passes = len(keys) + sum(bounds)
+        if self.callback is not None:
+            self.callback(Estimate(passes, passes * seconds))
+        size = PartSize(self.engine.batch_size, guess=max(bounds) / len(keys) * seconds)
+        self.engine.on_passes = self._passed
+        try:
+            for batch, waited in self._load_ahead(keys, size):
+                self._measure(batch, waited, size)
+        finally:
+            self.engine.on_passes = None
+
+    def _load_ahead(
+        self, keys: Sequence[str], size: PartSize
+    ) -> Iterator[tuple[CanvasBatch, float]]:
+        """Yields batches and the seconds spent waiting for them; the next one loads meanwhile."""
+        stream = self.job.stream(keys)
+        with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
+            pending = pool.submit(stream.take, size.next())
+            while True:
+                began = time.monotonic()
+                batch = pending.result()
+                waited = time.monotonic() - began
+                if batch is None:
+                    return
+                pending = pool.submit(stream.take, size.next())
+                for key in batch.bad:
+                    log.warning("left out %s: it cannot be read", key)
+                if len(batch):
+                    yield batch, waited
+
+    def _measure(self, batch: CanvasBatch, waited: float, size: PartSize) -> None:
+        try:
+            self._measure_metrics(batch, waited, size)
+        except Exception as error:
+            if not is_out_of_memory(error) or len(batch) == 1:
+                raise
+            # What the metrics finished is kept: only the rest is measured again, on fewer images.
+            self.engine.shrink(max(1, self.engine.batch_size // 2))
+            half = len(batch) // 2
+            self._measure(batch.take(slice(half)), 0.0, size)
+            self._measure(batch.take(slice(half, None)), 0.0, size)
+
+    def _measure_metrics(self, canvases: CanvasBatch, waited: float, size: PartSize) -> None:
+        size.batch_size = self.engine.batch_size
+        began = time.monotonic() - waited
+        self._current, self._share = self.job.metrics[0].name, 0.0
+        batch = self._predict(canvases)
+        for metric in self.job.metrics:
+            todo = self._todo.get(metric.name, set())
+            rows = [i for i, key in enumerate(batch.keys) if key in todo]
+            if rows:
+                part = batch.take(rows)
+                before = self._before[metric.name].loc[list(part.keys)]
+                self._current = metric.name
+                self._share = len(rows) / max(1, metric.passes(before))
+                measured = metric.measure(part, before).set_index(pd.Index(part.keys, name=KEY))
+                seconds = time.monotonic() - began
+                self._keep(metric, measured.assign(**{SECONDS: seconds / len(rows)}), seconds)
+                size.note(metric.name, len(rows), seconds)
+            began = time.monotonic()
+
+    def _predict(self, canvases: CanvasBatch) -> ImageBatch:
+        """Puts images on the engine's device and makes their clean predictions."""
+        dataset, view = self.job.dataset, self.job.geometry.view
+        scene = None
+        if isinstance(dataset, RenderedSet):
+
+            def scene() -> Views:
+                assert isinstance(dataset, RenderedSet)
+                return _Prepared(dataset.views(canvases.indices, view), self.engine)
+
+        return ImageBatch.predict(
+            self.engine,
+            self.engine.prepare(canvases.canvas),
+            self.job.geometry.margin,
+            canvases.keys,
+            canvases.labels.numpy(),
+            batch_size=self.engine.batch_size,
+            scene=scene,
+        )
+
+    def _keep(self, metric: Metric, rows: pd.DataFrame, seconds: float) -> None:
+        self.store.append(metric, rows)
+        self._rows[metric.name].append(rows)
+        self._todo[metric.name] -= set(rows.index)
+        progress = self._progress[metric.name]
+        self._progress[metric.name] = replace(
+            progress,
+            done=progress.done + len(rows),
+            measured=progress.measured + len(rows),
+            under_way=0.0,
+            seconds=progress.seconds + seconds,
+            score=self._score(metric),
+        )
+        self._emit(metric.name)
+
+    def _score(self, metric: Metric) -> Score | None:
+        """The metric's first score, at its largest radius, of the images measured so far."""
+        if self.callback is None:
+            return None
+        frames = self._rows[metric.name]
+        rows = pd.concat([frame for frame in frames if len(frame)] or frames[:1])
+        scores = score_rows([metric], rows[~rows.index.duplicated(keep="last")])
+        return scores.at(scores.stems()[0]) if len(scores) else None
+
+    def _passed(self, images: int) -> None:
+        progress = self._progress[self._current]
+        self._progress[self._current] = replace(
+            progress,
+            passes=progress.passes + images,
+            under_way=progress.under_way + images * self._share,
+        )
+        self._emit(self._current)
+
+    def _emit(self, metric: str) -> None:
+        if self.callback is not None:
+            self.callback(self._progress[metric])
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Views that come as bytes, normalized on the device."""
+
+    views: Views
+    engine: Engine
+
+    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
+        return self.engine.prepare(self.views(offset, rows))
+
+
+@dataclass
+class PartSize:
+    """How many images to measure together next, from the speed of the last ones.
+
+    No result depends on it: what an image visits follows from the image alone.
+    """
+
+    batch_size: int
+    guess: float = 0.0  # seconds per image of the slowest metric, before any was measured
+    _size: int = 0
+    _slowest: dict[str, float] = field(default_factory=dict)  # metric -> seconds per image
+
+    def note(self, metric: str, images: int, seconds: float) -> None:
+        """Takes in what a metric took; an estimate that follows changes of speed."""
+        speed = seconds / images
+        before = self._slowest.get(metric, speed)
+        self._slowest[metric] = 0.5 * before + 0.5 * speed
+
+    def next(self) -> int:
+        """Images for the next part."""
+        largest = FULL_BATCHES * self.batch_size
+        slowest = max(self._slowest.values(), default=self.guess)
+        growth = GROWTH if self._slowest else 1
+        in_time = int(SECONDS_AT_A_TIME / max(slowest, 1e-9))
+        self._size = max(1, min(in_time, largest, growth * (self._size or FIRST_IMAGES)))
+        return self._size
