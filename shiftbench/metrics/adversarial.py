@@ -250,6 +250,11 @@ class Adversarial(Metric):
 
     # --- trust
 
+    def code(self) -> tuple[object, ...]:
+        """The kind of shift, too."""
+        known = self.attack.shift in SHIFTS
+        return (type(self), *((SHIFTS.get(self.attack.shift),) if known else ()))
+
     def conditions(self) -> dict[str, Any]:
         """Exact searches of one grid agree however they were made; sampled ones only alike."""
         if not self.is_upper_bound:

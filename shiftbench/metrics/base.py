@@ -241,6 +241,10 @@ class Metric(ABC):
 
     # --- trust
 
+    def code(self) -> tuple[object, ...]:
+        """The objects that its numbers depend on: a plug-in may define and later change them."""
+        return (type(self),)
+
     def conditions(self) -> dict[str, Any]:
         """Those of its settings that must agree before scores of two records are compared."""
         return self.settings()

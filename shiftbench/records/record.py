@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from shiftbench.errors import RecordError
 from shiftbench.files import file_safe, write_atomic
 from shiftbench.grid import Offset
+from shiftbench.identity import plugin_parts
 from shiftbench.metrics.base import KEY as KEY
 from shiftbench.metrics.base import Metric, kind_of, load_metric
 from shiftbench.scores import ScoreName, Scores
@@ -48,6 +49,8 @@ class ModelInfo:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str
+    # What the predictions depend on, by name: weights, remedies, and code where the user wrote it.
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, classifier: Classifier) -> ModelInfo:
@@ -61,6 +64,7 @@ class ModelInfo:
             mean=classifier.preprocessing.mean,
             std=classifier.preprocessing.std,
             interpolation=classifier.preprocessing.interpolation,
+            parts=classifier.parts,
         )
 
 
@@ -92,6 +96,7 @@ class MetricInfo:
     images: int
     digest: str  # of the keys and labels of its images
     parts: Mapping[str, str] = field(default_factory=dict)  # the same, for scores of fewer images
+    code: Mapping[str, str] = field(default_factory=dict)  # digests of what a plug-in defines of it
 
     def images_of(self, name: ScoreName) -> str:
         """The digest of the images that one of its scores is of."""
@@ -215,6 +220,7 @@ def describe_metric(metric: Metric, samples: pd.DataFrame) -> MetricInfo:
         images=int(measured.sum()),
         digest=digest(measured),
         parts={str(n): digest(there) for n, there in scored.items() if (there != measured).any()},
+        code=plugin_parts(*metric.code()),
     )
 
 

@@ -25,7 +25,7 @@ from shiftbench.run.engine import Engine, choose_device, float32_arithmetic, is_
 from shiftbench.run.environment import describe_environment
 from shiftbench.run.job import Job, Settings, make_job
 from shiftbench.run.progress import Estimate, GroupProgress, Progress, ProgressCallback
-from shiftbench.run.store import SECONDS, FolderStore, Store, exclusive
+from shiftbench.run.store import SECONDS, FolderStore, Store, exclusive, make_folder
 from shiftbench.shifts.base import Views
 from shiftbench.statistics import Score
 
@@ -95,7 +95,7 @@ def run(
     with ExitStack() as stack:
         with group.raise_on_all_ranks():
             if group.is_main:
-                store.folder.mkdir(parents=True, exist_ok=True)
+                make_folder(store.folder, images=len(dataset))
                 stack.enter_context(exclusive(store.folder))
                 store.prepare(job, fresh=fresh)
         with group.raise_on_all_ranks():

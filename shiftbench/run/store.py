@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 
 from shiftbench.errors import DataError, RecordError
 from shiftbench.files import write_atomic
+from shiftbench.identity import changed_parts, plugin_parts
 from shiftbench.metrics.base import KEY, NEAR_TIE, PASSES, Metric, score_rows
 from shiftbench.preprocessing import Geometry
 from shiftbench.records.record import (
@@ -34,6 +35,7 @@ from shiftbench.records.record import (
     SAMPLES_FILE,
     SCHEMA,
     DataInfo,
+    MetricInfo,
     ModelInfo,
     OffsetScore,
     Record,
@@ -120,6 +122,8 @@ class Store:
                     f"the record has {metric.name} of {info.kind!r}, which is not registered here: "
                     "load its plug-in with --plugin"
                 )
+            if info is not None:
+                self._refuse_changed_code(metric, info)
             if old is None or old.series == metric.series:
                 chosen.append(metric)
                 continue
@@ -136,6 +140,14 @@ class Store:
                 )
             chosen.append(metric)
         return chosen
+
+    def _refuse_changed_code(self, metric: Metric, info: MetricInfo) -> None:
+        changed = changed_parts(info.code, plugin_parts(*metric.code()))
+        if changed:
+            raise RecordError(
+                f"{', '.join(changed)} changed since {metric.name} was measured: give another "
+                "--output or --name, or replace the record with --fresh"
+            )
 
     def partial(self, metric: Metric, keys: Sequence[str]) -> pd.DataFrame:
         """What there is of images that are not finished; empty cells for the others."""
@@ -227,7 +239,6 @@ class FolderStore(Store):
             RecordError: The folder cannot be written, or holds other work.
         """
         self._identity = identity_of(job.model, job.data, job.settings)
-        _require_space(self.folder, len(job.dataset))
         if fresh:
             shutil.rmtree(self.parts, ignore_errors=True)
             for name in (RECORD_FILE, SAMPLES_FILE):
@@ -464,13 +475,23 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
     return words
 
 
+def _without_parts(identity: Mapping[str, Any]) -> dict[str, Any]:
+    return {**identity, "model": {k: v for k, v in identity["model"].items() if k != "parts"}}
+
+
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:18]}...{text[-18:]}"
 
 
 def _refuse_mixing(folder: Path, what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    changed = _differences(old, new)
+    changed = _differences(_without_parts(old), _without_parts(new))
+    before, after = (identity["model"].get("parts", {}) for identity in (old, new))
+    parts = [
+        f"{part} was {before[part]}, is {after[part]}" for part in changed_parts(before, after)
+    ]
+    if parts:  # which say what the digest cannot
+        changed = [*parts, *(words for words in changed if not words.startswith("model.digest"))]
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise RecordError(
@@ -498,7 +519,7 @@ def exclusive(folder: Path) -> Iterator[None]:
         lock.release()  # the file stays: removing it would let two waiting processes in
 
 
-def _require_space(folder: Path, images: int) -> None:
+def make_folder(folder: Path, *, images: int) -> None:
     """Makes the record folder, and fails now rather than after hours if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -319,7 +319,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on(
 def test_a_failing_model_is_one_sentence(dataset: Scenes, tmp_path: Path) -> None:
     class Broken(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
-            if images.abs().sum() > 0:
+            if len(images) > 2:  # more than it is tried out on
                 raise ValueError("first line\nsecond line")
             return torch.zeros(len(images), 12)
 

@@ -17,7 +17,7 @@ from shiftbench.errors import RecordError
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.models import as_classifier
 from shiftbench.run.job import Job, Settings, make_job
-from shiftbench.run.store import FolderStore, exclusive, identity_of, widest
+from shiftbench.run.store import FolderStore, exclusive, identity_of, make_folder, widest
 
 RECIPE = {"input_size": 16, "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
 SETTINGS = Settings(attacks=("crop",), max_shift=1, consistency=())
@@ -136,14 +136,14 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
 
 
 def test_an_output_that_cannot_be_written_fails_before_the_work(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="cannot write to the output folder"):
-        FolderStore(tmp_path / "file" / "below").prepare(job)
+        make_folder(tmp_path / "file" / "below", images=1)
     monkeypatch.setattr("shiftbench.run.store.SPARE_BYTES", 2**60)
     with pytest.raises(RecordError, match="MB free"):
-        FolderStore(tmp_path / "full").prepare(job)
+        make_folder(tmp_path / "full", images=1)
 
 
 def test_identities_are_plain_values(job: Job) -> None:
