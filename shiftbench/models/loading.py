@@ -54,8 +54,9 @@ def load_model(
             raise UsageError(f"the folder {plain} holds weights already: leave --checkpoint out")
         return _load_exported(Path(plain), remedies)
     if checkpoint is None:
-        spec = replace(parse_name(plain), class_names=tuple(class_names))
-        return _repaired(_load(spec), remedies, trained=True)
+        spec = parse_name(plain)
+        spec = replace(spec, class_names=tuple(class_names), remedies=remedies)
+        return repaired(load_spec(spec), remedies)
     from shiftbench.models.checkpoint import read_weights
 
     return _load_weights(name, read_weights(Path(checkpoint)), strip_prefix)
@@ -93,7 +94,7 @@ def build_model(
         seed=seed,
         options={**spec.options, **(options or {})},
     )
-    built = _load(spec)
+    built = load_spec(spec)
     with building(spec):
         built.network.register_forward_hook(_logits_alone)
         # Not left to timm, whose start for a few classes has logits ten times as large.
@@ -101,10 +102,11 @@ def build_model(
             built.network, classes, size=built.preprocessing.input_size
         ):
             built = _rebuilt(built, built.network)
-        return _repaired(built, remedies, trained=False)
+        return repaired(built, remedies, trained=False)
 
 
-def _load(spec: ModelSpec) -> Classifier:
+def load_spec(spec: ModelSpec) -> Classifier:
+    """The model of a name that was taken apart; without its remedies, as a rule."""
     source = SOURCES.get(spec.source)
     return source.load(spec).with_code(plugin_parts(source))
 
@@ -116,14 +118,14 @@ def _logits_alone(_: nn.Module, __: Any, output: Any) -> Any:
     return logits_of(output)
 
 
-def _repaired(plain: Classifier, remedies: str, *, trained: bool) -> Classifier:
+def repaired(plain: Classifier, remedies: str, *, trained: bool = True) -> Classifier:
     """A copy of a model with remedies such as `circular+aps`.
 
     Raises:
         ModelError: A learned remedy lacks its trained weights, and `trained` asks for them.
         UsageError: A remedy does not fit the model, or it is no network of PyTorch.
     """
-    if not remedies:
+    if remedies in ("", plain.parts["remedies"]):  # none, or the source's own work
         return plain
     import torch
 
@@ -137,7 +139,7 @@ def _repaired(plain: Classifier, remedies: str, *, trained: bool) -> Classifier:
         )
     except AftModelsError as error:
         raise UsageError(f"{plain.name}+{remedies}: {error}") from error
-    repaired = _rebuilt(
+    better = _rebuilt(
         plain,
         module,
         name=f"{plain.name}+{remedies}",
@@ -145,8 +147,8 @@ def _repaired(plain: Classifier, remedies: str, *, trained: bool) -> Classifier:
         remedies=remedies,
     )
     if trained:
-        _require_trained(repaired)
-    return repaired
+        _require_trained(better)
+    return better
 
 
 def _rebuilt(plain: Classifier, module: nn.Module, **changes: Any) -> Classifier:

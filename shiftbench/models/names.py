@@ -30,12 +30,16 @@ class ModelSpec:
     classes: int | None = None
     size: int | None = None  # side of its images in pixels
     seed: int = 0  # of its random weights
-    class_names: tuple[str, ...] = ()  # of the data, for models without classes of their own
+    # For models without classes or a head of their own: the classes of the data, and remedies.
+    class_names: tuple[str, ...] = ()
+    remedies: str = ""  # "circular+aps"; `loading` applies them where a source does not
 
     @property
     def path(self) -> Path | None:
         """The file or folder of this machine that the name holds, if any."""
         name = self.name.rpartition(":")[0] if self.source == "python" else self.name
+        if self.source == "knn":  # the name of a backbone
+            name = name.partition(":")[2]
         return Path(name) if name and Path(name).exists() else None
 
     def public_name(self, parents: int = 0) -> str:
@@ -44,10 +48,13 @@ class ModelSpec:
         >>> parse_name("timm:resnet18,pretrained=false").public_name()
         'timm:resnet18,pretrained=false'
         """
-        if self.path is None:
-            return self.text
-        known = self.path.resolve().parts[-1 - parents :]
-        return self.text.replace(str(self.path), "/".join(known), 1)
+        words = [value for value in self.options.values() if isinstance(value, str)]
+        data = [word.partition(":")[2] for word in words]  # reference=folder:/data/birds
+        places = [str(self.path or ""), *(place for place in data if Path(place).exists())]
+        text = self.text
+        for place in filter(None, places):
+            text = text.replace(place, "/".join(Path(place).resolve().parts[-1 - parents :]), 1)
+        return text
 
     @property
     def architecture(self) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from shiftbench.errors import ModelError
 from shiftbench.models.classifier import Classifier, as_classifier
@@ -23,7 +25,7 @@ def load(spec: ModelSpec) -> Classifier:
     kind = library.AutoModelForImageClassification
     with building(spec, hub=not Path(spec.name).is_dir()):
         if spec.pretrained:
-            model = load_pretrained(kind, spec, spec.options)
+            model, _ = load_pretrained(kind, spec, spec.options)
         else:
             config = library.AutoConfig.from_pretrained(spec.name, **spec.options)
             if spec.size is not None and hasattr(config, "image_size"):
@@ -48,18 +50,31 @@ def transformers_library(spec: ModelSpec) -> Any:
     return transformers
 
 
-def load_pretrained(kind: Any, spec: ModelSpec, options: Any) -> Any:
-    """Loads a model with all its weights; `kind` is one of transformers' automatic classes."""
+def load_pretrained(
+    kind: Any, spec: ModelSpec, options: Mapping[str, Any], *, optional: str = ""
+) -> tuple[Any, bool]:
+    """Loads a model with all its weights.
+
+    Args:
+        kind: One of transformers' automatic classes.
+        spec: Its name is the repository or folder.
+        options: Go to the model.
+        optional: Weights whose names begin so may be missing.
+
+    Returns:
+        The model, and whether it has the optional weights.
+    """
     model, report = kind.from_pretrained(
         spec.name, output_loading_info=True, weights_only=True, **options
     )
-    if report["missing_keys"]:
-        missing = ", ".join(sorted(report["missing_keys"])[:4])
+    missing = sorted(report["missing_keys"])
+    needed = [key for key in missing if not optional or not key.startswith(optional)]
+    if needed:
         raise ModelError(
-            f"{spec.text} has no trained weights for {missing}: choose a model that was trained "
-            f"as {kind.__name__.removeprefix('AutoModelFor').removeprefix('Auto')}"
+            f"{spec.text} has no trained weights for {', '.join(needed[:4])}: choose a model that "
+            "was trained for what it is used for here"
         )
-    return model
+    return model, not missing
 
 
 def load_processor(spec: ModelSpec, config: Any) -> Learned:
@@ -79,6 +94,11 @@ def load_processor(spec: ModelSpec, config: Any) -> Learned:
         return Learned(Preprocessing(square(size), origin="assumed"))
     processor = AutoImageProcessor.from_pretrained(spec.name, trust_remote_code=False)
     return learn(processor, spec.text)
+
+
+def pooled(output: Any) -> Tensor:
+    """The features of a tower; since version 5 transformers returns them in an object."""
+    return output if isinstance(output, Tensor) else output.pooler_output
 
 
 def _classifier(spec: ModelSpec, model: Any) -> Classifier:
