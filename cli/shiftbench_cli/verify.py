@@ -104,10 +104,12 @@ def _measure_again(record: Record, request: Request) -> tuple[list[str], int]:
 
     assert request.model is not None
     assert request.data is not None
+    dataset = load_dataset(request.data, split=record.data.split)
+    names = dataset.class_names
     return remeasure(
         record,
-        load_model(request.model, checkpoint=request.checkpoint),
-        load_dataset(request.data, split=record.data.split),
+        load_model(request.model, checkpoint=request.checkpoint, class_names=names),
+        dataset,
         images=request.images,
         seed=request.seed,
         execution=Execution(device=request.device),

@@ -65,14 +65,14 @@ def audit(
         if not isinstance(data, Tensor):
             raise UsageError("a network needs a normalized batch (B, C, H, W): pass it as data")
         return Audit(tuple(_audit(model, data, offsets)))
-    classifier = load_model(model, checkpoint=checkpoint)
-    if not isinstance(data, Tensor):
-        dataset = load_dataset(data, limit=images) if isinstance(data, str) else data
-        data, _ = load_batch(classifier, dataset)
+    dataset = load_dataset(data, limit=images) if isinstance(data, str) else data
+    names = () if isinstance(dataset, Tensor) else dataset.class_names
+    classifier = load_model(model, checkpoint=checkpoint, class_names=names)
+    pixels = dataset if isinstance(dataset, Tensor) else load_batch(classifier, dataset)[0]
     # A classifier wraps the network, as `model`; people know its layers without that.
     layers = [
         replace(layer, name=layer.name.removeprefix("model."), depth=max(0, layer.depth - 1))
-        for layer in _audit(classifier.module, data, offsets)
+        for layer in _audit(classifier.module, pixels, offsets)
         if layer.name != "model"
     ]
     return Audit(tuple(layers))
