@@ -33,7 +33,8 @@ from aft_models.training.recipe import Recipe, override
 from aft_models.training.recipes import get_recipe
 from aft_models.weights import state_dict_digest
 from shiftbench.data import ImageSet, RenderedSet, balanced, load_dataset, subset
-from shiftbench.data.folder import ALL, FileSet, find_images, split_folder
+from shiftbench.data.base import ALL
+from shiftbench.data.folder import FileSet, file_set, split_folder
 from shiftbench.errors import DataError, UsageError
 from shiftbench.logs import open_logs
 from shiftbench.metrics.consistency import CONSISTENCIES, compare_views
@@ -312,13 +313,10 @@ def _load_data(
         place = split_folder(Path(path).expanduser(), train_split, source=source)
     except DataError:  # no such split: the folder itself
         place = split_folder(Path(path).expanduser(), ALL, source=source)
-    keys = find_images(place.root, ".")
-    if not keys:
-        raise DataError(f"there are no images below {place.root}: check {data}")
-    labels = [0] * len(keys)
-    if limit is not None:
-        keys = [keys[index] for index in balanced(keys, labels, limit, seed)]
-    photographs = Unlabeled(place.name, place.split, place.root, keys, labels[: len(keys)], [""])
+    files = file_set(place.name, place, {".": 0}, [""])
+    chosen = balanced(files.keys, files.labels, limit or len(files), seed)
+    keys, names = ([column[index] for index in chosen] for column in (files.keys, files.names))
+    photographs = Unlabeled(files.name, files.split, keys, [0] * len(keys), [""], files.root, names)
     return photographs, photographs if split is None else load(split)
 
 

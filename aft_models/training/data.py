@@ -22,6 +22,7 @@ from aft_models.preprocessing import normalize
 from aft_models.training.augment import Windows, draw_windows, mixed_seed, resized
 from aft_models.training.device import Processes
 from aft_models.training.recipe import Recipe
+from aft_models.workers import end_with_parent
 
 Batch = tuple[Tensor, Tensor]
 """Normalized images (B, 3, H, W) and labels (B,); a recipe with `shift` has several views of each
@@ -261,6 +262,7 @@ def _posterize(image: Image.Image, bits: int, **options: Any) -> Image.Image:
 
 
 def _seed_worker(worker: int) -> None:
+    end_with_parent()
     _seed_transforms(torch.initial_seed())
 
 
@@ -295,7 +297,9 @@ def loader_batches(
     """The same of a data set that worker processes read."""
     mine = range(processes.rank, len(data), processes.count)
     views = Transformed(data, evaluation_transform(recipe))
-    loader: Iterable[Batch] = DataLoader(Subset(views, mine), batch_size=size, num_workers=workers)
+    loader: Iterable[Batch] = DataLoader(
+        Subset(views, mine), batch_size=size, num_workers=workers, worker_init_fn=end_with_parent
+    )
     return loader
 
 

@@ -166,7 +166,7 @@ class Request:
     "--search-limit", type=click.IntRange(min=1), help="Search the grids on a subset only."
 )
 @click.option(
-    "--class-map", type=click.Path(path_type=Path), help="JSON or CSV: folder name to class."
+    "--class-map", type=click.Path(path_type=Path), help="JSON or CSV: class name to index."
 )
 @click.option("--download", is_flag=True, help="Download the data set if it is missing.")
 @click.option("--skip-bad", is_flag=True, help="Skip unreadable images and count them.")

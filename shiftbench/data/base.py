@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from PIL.Image import Image
-from torch import Tensor
 
 from shiftbench.grid import Offset
 from shiftbench.registry import Registry
-from shiftbench.shifts.base import Views
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shiftbench.shifts import Views
+
+ALL = "all"  # the split of a set that has no splits
 
 
 class ImageSet(Protocol):
@@ -53,7 +61,7 @@ class ImageSet(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> tuple[Image, int]:
-        """Decodes one image; always RGB and upright. Unreadable: a DataError that names it."""
+        """Decodes one image, always RGB. Unreadable: a DataError that names it."""
         ...
 
     def fingerprint(self, *, verify: bool = False) -> str:
@@ -84,13 +92,51 @@ class RenderedSet(Protocol):
 
 
 @dataclass(frozen=True)
+class LabeledSet(ABC):
+    """The base of sets that are stored; a source adds where the images lie."""
+
+    name: str
+    split: str
+    keys: Sequence[str]  # one per image
+    labels: Sequence[int]  # one per image
+    class_names: Sequence[str]  # by index
+    # Class indices are only the order of the names in this set: a model may have another.
+    by_order: bool = field(default=False, kw_only=True)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: int) -> tuple[Image, int]:
+        return self.image(index), self.labels[index]
+
+    @abstractmethod
+    def image(self, index: int) -> Image:
+        """Decodes one image, always RGB. Unreadable: a DataError that names it."""
+
+    @abstractmethod
+    def has_size(self, side: int) -> bool:
+        """Whether all images are squares of `side` pixels."""
+
+    @abstractmethod
+    def content(self, *, verify: bool = False) -> str:
+        """A digest of the images, in their order."""
+
+    def fingerprint(self, *, verify: bool = False) -> str:
+        """Digest of every image, key and label."""
+        digest = hashlib.sha256(self.content(verify=verify).encode())
+        for key, label in zip(self.keys, self.labels, strict=True):
+            digest.update(f"\n{key}\0{label}".encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
 class DataRequest:
     """What a source is asked for."""
 
     path: Path | None = None  # what follows the colon
     split: str | None = None  # None: the source's usual evaluation split
     download: bool = False  # whether the network may be used
-    class_map: Path | None = None  # JSON or CSV from folder names to class indices
+    by_name: bool = False  # a class map follows: classes are names, even where they are numbers
 
 
 @dataclass(frozen=True)
@@ -103,3 +149,23 @@ class DataSource:
 
 
 DATA_SOURCES: Registry[DataSource] = Registry("data set")
+
+
+def set_name(name: str) -> str:
+    """The name of a data set of the user's own, which never is that of a source."""
+    return f"folder-{name}" if not name or name in DATA_SOURCES else name
+
+
+def as_text(name: str) -> str:
+    r"""A file name as text that can be written anywhere; bytes that are not UTF-8 as `\xff`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def numbered(count: int) -> list[str]:
+    """Names of classes that have none: their indices."""
+    return [str(index) for index in range(count)]
+
+
+def numbered_keys(split: str, count: int) -> list[str]:
+    """Keys of images that have no names, in an order that never changes: `test/00042`."""
+    return [f"{split}/{index:05d}" for index in range(count)]

@@ -6,16 +6,18 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from shiftbench.data.base import ImageSet, RenderedSet
 from shiftbench.errors import DataError, UsageError
-from shiftbench.preprocessing import Geometry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shiftbench.preprocessing import Geometry
 
 CHUNK = 4  # images a worker decodes before it hands them over
 AHEAD = 4  # chunks every worker may be ahead
@@ -51,24 +53,24 @@ class _Decoded:
     problem: str = ""
 
 
-class _Decoder(Dataset[_Decoded]):
+@dataclass(frozen=True)
+class _Decoder:
     """What a worker runs. It returns errors instead of raising them across processes."""
 
-    def __init__(self, dataset: ImageSet, geometry: Geometry, indices: Sequence[int]) -> None:
-        self._dataset = dataset
-        self._geometry = geometry
-        self._indices = indices
+    dataset: ImageSet
+    geometry: Geometry
+    indices: Sequence[int]
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self.indices)
 
     def __getitem__(self, position: int) -> _Decoded:
-        index = self._indices[position]
+        index = self.indices[position]
         try:
-            image, _ = self._dataset[index]
+            image, _ = self.dataset[index]
         except DataError as error:
             return _Decoded(index, None, str(error))
-        return _Decoded(index, self._geometry.canvas(image).numpy())
+        return _Decoded(index, self.geometry.canvas(image).numpy())
 
 
 class Canvases:
@@ -120,6 +122,8 @@ class Canvases:
         self._position += len(chosen)
         if not chosen:
             return None
+        import torch
+
         if isinstance(self._dataset, RenderedSet):
             view, margin = self._geometry.view, self._geometry.margin
             return self._batch(self._dataset.render(chosen, view, margin), chosen, ())
@@ -134,6 +138,8 @@ class Canvases:
         return self._batch(canvas, good, tuple(self._dataset.keys[item.index] for item in bad))
 
     def _batch(self, canvas: Tensor, indices: Sequence[int], bad: tuple[str, ...]) -> CanvasBatch:
+        import torch
+
         if torch.cuda.is_available():
             canvas = canvas.pin_memory()  # lets the copy to the device overlap with computing
         return CanvasBatch(
@@ -146,13 +152,18 @@ class Canvases:
 
     def _next(self) -> _Decoded:
         if self._chunks is None:
+            from torch.utils.data import DataLoader
+
+            from aft_models.workers import end_with_parent
+
             self._chunks = iter(
                 DataLoader(
-                    _Decoder(self._dataset, self._geometry, self._indices),
+                    _Decoder(self._dataset, self._geometry, self._indices),  # type: ignore[arg-type]
                     batch_size=CHUNK,
                     num_workers=self._workers,
                     prefetch_factor=AHEAD if self._workers else None,
                     collate_fn=list,
+                    worker_init_fn=end_with_parent,
                 )
             )
         if not self._waiting:

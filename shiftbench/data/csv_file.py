@@ -9,15 +9,18 @@ A row has a path, from the table's folder, and a class index or a class name:
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from pathlib import Path
 
-from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
-from shiftbench.data.folder import ALL, FileSet, set_name
+from shiftbench.data.base import ALL, DATA_SOURCES, DataRequest, DataSource, set_name
+from shiftbench.data.folder import FileSet
+from shiftbench.data.labels import MAP_HINT, class_indices, names_by_index
 from shiftbench.errors import DataError, UsageError
 
 COLUMNS = ("path", "label")
 USUAL = "images"  # a table of this name is called by its folder
+NUMBER = re.compile(r"[+-]?\d+(\.\d*)?", re.ASCII)
 
 
 def load_csv(request: DataRequest) -> FileSet:
@@ -31,7 +34,6 @@ def load_csv(request: DataRequest) -> FileSet:
     table = request.path
     rows = _rows(table)
     keys = [path for path, _ in rows]
-    labels = [label for _, label in rows]
     repeated = next((key for key, count in Counter(keys).items() if count > 1), None)
     if repeated is not None:
         raise DataError(f"{table} names the image {repeated} more than once: keep one row of it")
@@ -43,14 +45,27 @@ def load_csv(request: DataRequest) -> FileSet:
         )
     own = table.resolve()
     name = set_name(own.parent.name if own.stem == USUAL else own.stem)
-    if all(label.isdecimal() for label in labels):
-        indices = [int(label) for label in labels]
-        names = [str(index) for index in range(max(indices) + 1)]
-        return FileSet(name, ALL, table.parent, keys, indices, names)
-    names = sorted(set(labels))
-    order = {label: index for index, label in enumerate(names)}
-    indices = [order[label] for label in labels]
-    return FileSet(name, ALL, table.parent, keys, indices, names, by_order=True)
+    labels = [label if request.by_name else _whole(label) for _, label in rows]
+    indices, by_order = class_indices(labels, what="label", by_name=request.by_name)
+    return FileSet(
+        name,
+        ALL,
+        keys,
+        [indices[label] for label in labels],
+        names_by_index(indices),
+        table.parent,
+        keys,
+        by_order=by_order,
+    )
+
+
+def _whole(label: str) -> str:
+    """A number without sign and fraction, as in the columns of floats that pandas writes."""
+    if not NUMBER.fullmatch(label):
+        return label
+    if float(label) < 0 or float(label) % 1:
+        raise UsageError(f"expected whole numbers from 0 for labels, got {label}: or {MAP_HINT}")
+    return str(int(float(label)))
 
 
 def _rows(table: Path) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ time were put back.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,9 +32,7 @@ def content_digest(paths: Sequence[Path], *, verify: bool = False) -> str:
     """
 
     def read() -> str:
-        with (
-            ThreadPoolExecutor() as pool
-        ):  # hashing and reading both release the interpreter's lock
+        with ThreadPoolExecutor() as pool:  # hashing and reading release the interpreter's lock
             return hashlib.sha256(b"".join(pool.map(_digest, paths))).hexdigest()
 
     return remembered(paths, read, verify=verify)
@@ -46,12 +45,12 @@ def remembered(paths: Sequence[Path], read: Callable[[], str], *, verify: bool =
     with suppress(OSError):
         if not verify:
             return memory.read_text("utf-8")
-    found = read()
+    content = read()
     if time.time() - newest > SETTLED:
         with suppress(OSError):  # nowhere to remember it: it is read again next time
             memory.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(memory, found.encode())
-    return found
+            write_atomic(memory, content.encode())
+    return content
 
 
 def _stamp(paths: Sequence[Path]) -> tuple[str, float]:
@@ -63,9 +62,8 @@ def _stamp(paths: Sequence[Path]) -> tuple[str, float]:
         except OSError:
             continue
         # The time of the last change of status too: programs set the other one back at will.
-        total.update(
-            f"{path.absolute()}\0{seen.st_size}\0{seen.st_mtime_ns}\0{seen.st_ctime_ns}\n".encode()
-        )
+        times = f"\0{seen.st_size}\0{seen.st_mtime_ns}\0{seen.st_ctime_ns}\n"
+        total.update(os.fsencode(path.absolute()) + times.encode())
         newest = max(newest, seen.st_mtime, seen.st_ctime)
     return total.hexdigest(), newest
 

@@ -2,64 +2,51 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from PIL.Image import Image
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
+from shiftbench.data.base import (
+    ALL,
+    DATA_SOURCES,
+    DataRequest,
+    DataSource,
+    LabeledSet,
+    as_text,
+    set_name,
+)
 from shiftbench.data.fingerprint import content_digest
-from shiftbench.data.images import all_sized, read_image
+from shiftbench.data.images import ENDINGS, OTHER_ENDINGS, all_sized, read_image
+from shiftbench.data.labels import class_indices, names_by_index
 from shiftbench.errors import DataError, UsageError
 
+log = logging.getLogger(__name__)
+
 SPLITS = ("val", "test", "train")  # in order of preference, when the user names none
-ALL = "all"  # the split of a folder that has no splits
 
 
 @dataclass(frozen=True)
-class FileSet:
-    """Image files of one split; a file's key is its path below `root`, with slashes."""
+class FileSet(LabeledSet):
+    """Image files; a file's key is its path below `root`, with slashes."""
 
-    name: str
-    split: str
     root: Path
-    keys: Sequence[str]
-    labels: Sequence[int]
-    class_names: Sequence[str]
-    by_order: bool = False  # classes count in the order of their names, which a model may not share
+    names: Sequence[str]  # the paths themselves, which need not be UTF-8
 
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __getitem__(self, index: int) -> tuple[Image, int]:
-        return read_image(self.root / self.keys[index]), self.labels[index]
-
-    @property
-    def _files(self) -> list[Path]:
-        return [self.root / key for key in self.keys]
+    def image(self, index: int) -> Image:
+        """Reads the file."""
+        return read_image(self.root / self.names[index])
 
     def has_size(self, side: int) -> bool:
         """By the headers of the files."""
-        return all_sized(self._files, side)
+        return all_sized((self.root / name for name in self.names), side)
 
-    def fingerprint(self, *, verify: bool = False) -> str:
-        """Digest of every key, label and file."""
-        digest = hashlib.sha256(content_digest(self._files, verify=verify).encode())
-        for key, label in zip(self.keys, self.labels, strict=True):
-            digest.update(f"\n{key}\0{label}".encode())
-        return digest.hexdigest()
-
-
-def set_name(name: str) -> str:
-    """The name of a data set of the user's own, which never is that of a source."""
-    return f"folder-{name}" if not name or name in DATA_SOURCES else name
+    def content(self, *, verify: bool = False) -> str:
+        """Digest of the files."""
+        return content_digest([self.root / name for name in self.names], verify=verify)
 
 
 @dataclass(frozen=True)
@@ -73,7 +60,7 @@ class SplitFolder:
     @property
     def name(self) -> str:
         """`/data/birds/val` and `/data/birds` are `birds`; no folder takes a source's name."""
-        return set_name(self.home.resolve().name)
+        return set_name(as_text(self.home.resolve().name))
 
 
 def split_folder(path: Path | None, split: str | None, *, source: str) -> SplitFolder:
@@ -102,106 +89,56 @@ def class_folders(root: Path, *, source: str) -> list[str]:
     return folders
 
 
-def find_images(root: Path, folder: str) -> list[str]:
-    """Keys of the images anywhere below a class folder, sorted."""
-    keys = []
+def _files(root: Path, folder: str) -> list[str]:
+    """The files anywhere below a class folder, sorted; hidden ones are left out."""
+    files = []
     for place, _, names in os.walk(root / folder):
         below = Path(place).relative_to(root).as_posix()
-        keys += [
-            f"{below}/{name}"
-            for name in names
-            if name.lower().endswith(IMG_EXTENSIONS) and not name.startswith(".")
-        ]
-    return sorted(keys)
+        files += [f"{below}/{name}" for name in names if not name.startswith(".")]
+    return sorted(files)
 
 
 def file_set(
-    name: str, place: SplitFolder, classes: Mapping[str, int], class_names: Sequence[str]
+    name: str,
+    place: SplitFolder,
+    classes: Mapping[str, int],
+    class_names: Sequence[str],
+    *,
+    by_order: bool = False,
 ) -> FileSet:
     """Collects the images of the class folders in `classes` (name -> index)."""
-    root = place.root
-    keys: list[str] = []
+    names: list[str] = []
     labels: list[int] = []
+    others: list[str] = []
     for folder, label in classes.items():
-        found = find_images(root, folder)
-        keys += found
-        labels += [label] * len(found)
-    if not keys:
-        endings = ", ".join(IMG_EXTENSIONS[:4])
-        raise DataError(f"there are no images ({endings}, ...) in the class folders of {root}")
-    return FileSet(name, place.split, root, keys, labels, class_names)
-
-
-def read_class_map(path: Path) -> dict[str, int]:
-    """Reads folder name -> class index: a JSON object, a JSON list of names, or CSV rows."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        rows = list(csv.reader(text.splitlines())) if path.suffix == ".csv" else _json_rows(text)
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read the class map {path}: {error}") from error
-    if rows and not str(rows[0][-1]).strip().isdecimal():
-        rows = rows[1:]  # a CSV may begin with a row of titles
-    bad = next((r for r in rows if len(r) != 2 or not str(r[1]).strip().isdecimal()), None)
-    if bad is not None or not rows:
-        got = "nothing" if bad is None else repr(bad)
-        raise DataError(
-            f"the class map {path} must pair folder names with class indices, got {got}"
+        files = _files(place.root, folder)
+        images = [file for file in files if file.lower().endswith(ENDINGS)]
+        others += [file for file in files if file.lower().endswith(OTHER_ENDINGS)]
+        names += images
+        labels += [label] * len(images)
+    if others:
+        log.warning(
+            "left out %d files of %s that are not of a kind that is read (%s), such as %s: convert "
+            "them to PNG or JPEG",
+            *(len(others), place.root, ", ".join(ENDINGS), as_text(others[0])),
         )
-    return {str(folder).strip(): int(index) for folder, index in rows}
-
-
-def _json_rows(text: str) -> list[list[Any]]:
-    content = json.loads(text)
-    if isinstance(content, list):
-        return [[name, index] for index, name in enumerate(content)]
-    if isinstance(content, dict):
-        return [list(pair) for pair in content.items()]
-    raise ValueError(f"expected a JSON object or list, got {type(content).__name__}")
-
-
-def _mapped(folders: Sequence[str], class_map: Path) -> dict[str, int]:
-    known = read_class_map(class_map)
-    missing = [folder for folder in folders if folder not in known]
-    if missing:
-        raise DataError(
-            f"the class map {class_map} has no entry for {len(missing)} of {len(folders)} "
-            f"folders, such as {missing[0]!r}: add them"
-        )
-    return {folder: known[folder] for folder in folders}
-
-
-def _numbered(folders: Sequence[str]) -> dict[str, int] | None:
-    """Folders named by their index; None where they have other names."""
-    named = [folder for folder in folders if not folder.isdecimal()]
-    if len(named) == len(folders):
-        return None
-    if named:
-        raise UsageError(
-            f"folder {named[0]!r} is not a class index, and others are: name all of them by "
-            'integers, or give --class-map FILE (JSON such as {"cat": 0, "dog": 1}, or CSV)'
-        )
-    return {folder: int(folder) for folder in sorted(folders, key=int)}
+    if not names:
+        endings = ", ".join(ENDINGS[:4])
+        raise DataError(f"there are no images ({endings}, ...) below {place.root}: check the path")
+    keys = [as_text(file) for file in names]
+    keys = names if keys == names else keys
+    class_names = [as_text(c) for c in class_names]
+    return FileSet(
+        name, place.split, keys, labels, class_names, place.root, names, by_order=by_order
+    )
 
 
 def load_folder(request: DataRequest) -> FileSet:
-    """`folder:PATH`: folders are class indices, or names that count in alphabetical order.
-
-    The second is the custom of torchvision's ImageFolder, and so of most training scripts.
-    """
+    """`folder:PATH`: folders are class indices, or names that count in alphabetical order."""
     place = split_folder(request.path, request.split, source="folder")
     folders = class_folders(place.root, source="folder")
-    if request.class_map is not None:
-        classes = _mapped(folders, request.class_map)
-    else:
-        numbered = _numbered(folders)
-        if numbered is None:
-            ordered = {folder: index for index, folder in enumerate(folders)}
-            return replace(file_set(place.name, place, ordered, folders), by_order=True)
-        classes = numbered
-    names = [str(index) for index in range(max(classes.values()) + 1)]
-    for folder, index in classes.items():
-        names[index] = folder
-    return file_set(place.name, place, classes, names)
+    classes, by_order = class_indices(folders, what="folder", by_name=request.by_name)
+    return file_set(place.name, place, classes, names_by_index(classes), by_order=by_order)
 
 
 DATA_SOURCES.register(

@@ -5,16 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from PIL.Image import Image
 
-from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
+from shiftbench.data.base import (
+    DATA_SOURCES,
+    DataRequest,
+    DataSource,
+    LabeledSet,
+    numbered,
+    numbered_keys,
+    set_name,
+)
 from shiftbench.data.fingerprint import content_digest, remembered
-from shiftbench.data.folder import set_name
 from shiftbench.data.images import all_sized, decode_image
 from shiftbench.errors import DataError, UsageError
 from shiftbench.registry import unknown_name
@@ -24,48 +30,32 @@ SAVED = ("dataset_info.json", "dataset_dict.json")  # what `save_to_disk` leaves
 
 
 @dataclass(frozen=True)
-class HubSet:
-    """One split behind the `ImageSet` seam; an image's key is its number."""
+class HubSet(LabeledSet):
+    """One split of a set; an image's key is its number, as the library fixes the order."""
 
-    name: str
-    split: str
     images: Any  # a table of one column, the images, not decoded: {"bytes", "path"} per row
     column: str  # its name
-    labels: Sequence[int]
-    class_names: Sequence[str]
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @cached_property
-    def keys(self) -> Sequence[str]:
-        """`test/00042`: the library fixes the order of each split."""
-        return [f"{self.split}/{index:05d}" for index in range(len(self))]
-
-    def __getitem__(self, index: int) -> tuple[Image, int]:
-        key = f"{self.keys[index]} of {self.name}"
+    def image(self, index: int) -> Image:
+        """Decodes the bytes of a row."""
+        name = f"{self.keys[index]} of {self.name}"
         try:
             content = self._bytes(index)
         except OSError as error:
-            raise DataError(f"cannot read image {key}: {error}") from error
-        return decode_image(content, key), self.labels[index]
+            raise DataError(f"cannot read image {name}: {error}") from error
+        return decode_image(content, name)
 
     def has_size(self, side: int) -> bool:
         """By the headers of the images."""
         return all_sized((BytesIO(self._bytes(index)) for index in range(len(self))), side)
-
-    def fingerprint(self, *, verify: bool = False) -> str:
-        """Digest of every image and label."""
-        digest = hashlib.sha256(self._content(verify).encode())
-        digest.update(repr(list(self.labels)).encode())
-        return digest.hexdigest()
 
     def _bytes(self, index: int) -> bytes:
         row = self.images[index][self.column]
         content: bytes = row["bytes"] or Path(row["path"]).read_bytes()
         return content
 
-    def _content(self, verify: bool) -> str:
+    def content(self, *, verify: bool = False) -> str:
+        """Digest of every image."""
         if self.images[0][self.column]["bytes"] is None:  # the images stay in files of their own
             files = [Path(row["path"]) for row in self.images[self.column]]
             return content_digest(files, verify=verify)
@@ -109,9 +99,11 @@ def load_hub_set(request: DataRequest) -> HubSet:
     labels = [-1 if value is None else int(value) for value in table[label]]
     if min(labels, default=-1) < 0:
         raise DataError(f"the split {split} of {name} has images without labels: choose another")
-    names = getattr(kind, "names", None) or [str(index) for index in range(max(labels) + 1)]
+    names = getattr(kind, "names", None) or numbered(max(labels) + 1)
     images = table.select_columns([image]).cast_column(image, datasets.Image(decode=False))
-    return HubSet(name, split, images, image, labels, names)
+    keys = numbered_keys(split, len(labels))
+    by_order = not all(map(str.isdecimal, names))
+    return HubSet(name, split, keys, labels, names, images, image, by_order=by_order)
 
 
 def _open(datasets: Any, place: Path, split: str | None) -> tuple[Any, str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from timm.data import ImageNetInfo
-
 from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.data.folder import FileSet, class_folders, file_set, split_folder
 from shiftbench.errors import DataError
@@ -14,6 +12,8 @@ from shiftbench.errors import DataError
 @cache
 def _synsets() -> tuple[dict[str, int], list[str]]:
     """Index by wnid, and what each class is called; the list comes with timm."""
+    from timm.data import ImageNetInfo
+
     info = ImageNetInfo("imagenet-1k")
     wnids = info.label_names()
     names = [info.index_to_description(index) for index in range(len(wnids))]

@@ -1,4 +1,10 @@
-"""Decoding: whatever a file holds becomes an upright RGB image, or an error that names it."""
+"""Decoding: whatever a file holds becomes an RGB image, or an error that names it.
+
+As in timm and torchvision, whose published numbers this makes comparable: Pillow's `convert("RGB")`
+and nothing else. The orientation that a camera noted (EXIF) is not applied, and transparent pixels
+show the color that is stored under them. Only grays of more than 8 bits, which Pillow would clip to
+white, are scaled.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +14,23 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
+from shiftbench.data.base import as_text
 from shiftbench.errors import DataError
+
+# As in torchvision's ImageFolder, so that both count the same files.
+ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+OTHER_ENDINGS = (".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".npy")
 
 
 def read_image(path: Path) -> Image.Image:
-    """Reads an image file as upright RGB."""
-    return _read(path, str(path))
+    """Reads an image file as RGB."""
+    return _read(path, as_text(str(path)))
 
 
 def decode_image(content: bytes, name: str) -> Image.Image:
-    """Reads the bytes of an image file as upright RGB; `name` is what errors call it."""
+    """Reads the bytes of an image file as RGB; `name` is what errors call it."""
     return _read(BytesIO(content), name)
 
 
@@ -39,19 +50,19 @@ def all_sized(sources: Iterable[Path | BytesIO], side: int) -> bool:
     """Whether all images, files or their bytes, are squares of `side` pixels, by their headers.
 
     The first one that is not ends the search, which in most folders is the very first. Files that
-    cannot be read have no say.
+    cannot be read are passed over; `read_image` will name them.
     """
-    found = False
+    any_read = False
     for source in sources:
         try:
             with warnings.catch_warnings(), Image.open(source) as file:
                 warnings.simplefilter("ignore")
                 if file.size != (side, side):
                     return False
-        except Exception:  # as in read_image, which will name the file when its turn comes
+        except Exception:  # as in _read
             continue
-        found = True
-    return found
+        any_read = True
+    return any_read
 
 
 def unreadable(name: str, error: Exception) -> DataError:
@@ -63,16 +74,14 @@ def unreadable(name: str, error: Exception) -> DataError:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Turns an image of any mode upright and into RGB.
-
-    Transparent pixels show white, as in a browser; 16-bit grays keep their upper 8 bits.
-    """
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I"):  # PIL clips 16-bit grays to 255 instead of scaling them
-        gray = np.clip(np.asarray(upright, dtype=np.int64) // 257, 0, 255).astype(np.uint8)
-        upright = Image.fromarray(gray)
-    if upright.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in upright.info:
-        layer = upright.convert("RGBA")
-        white = Image.new("RGBA", layer.size, "white")
-        upright = Image.alpha_composite(white, layer)
-    return upright.convert("RGB")
+    """An image of any mode as RGB; 16-bit grays keep their upper 8 bits."""
+    if image.mode == "F":
+        raise ValueError("floating-point pixels have no range that is known: save it with 8 bits")
+    if image.mode.startswith("I"):
+        gray = np.asarray(image, dtype=np.int64)
+        if image.mode != "I" or gray.max() > 255:  # 32-bit files often hold 8-bit values
+            gray = gray // 257
+        image = Image.fromarray(np.clip(gray, 0, 255).astype(np.uint8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow advises against what timm does to palettes
+        return image.convert("RGB")

@@ -1,52 +1,174 @@
-"""Whose class 3 is it? Labels of folders that are known by name, as a model numbers its classes."""
+"""Class indices: from the text of labels, from a class map, and as a model numbers its classes."""
 
 from __future__ import annotations
 
+import csv
+import json
+import logging
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from shiftbench.data.base import ImageSet
-from shiftbench.data.folder import FileSet
-from shiftbench.data.subset import Subset
-from shiftbench.errors import UsageError
+from shiftbench.data.base import ImageSet, LabeledSet, numbered
+from shiftbench.data.subset import Subset, subset
+from shiftbench.errors import DataError, UsageError
+
+log = logging.getLogger(__name__)
+
+NUMBER = re.compile(r"\d+")
+MAP_HINT = 'give --class-map FILE (JSON such as {"cat": 0, "dog": 1}, or CSV)'
+
+
+def class_indices(
+    labels: Iterable[str], *, what: str, by_name: bool = False
+) -> tuple[dict[str, int], bool]:
+    """The index of every label, in the order of the indices, and whether only names gave it.
+
+    Integers are indices. Names count in alphabetical order, which is the custom of torchvision's
+    ImageFolder, and so of most training scripts.
+
+    >>> class_indices(["10", "2"], what="label")
+    ({'2': 2, '10': 10}, False)
+    >>> class_indices(["emu", "cat", "emu"], what="label")
+    ({'cat': 0, 'emu': 1}, True)
+
+    Args:
+        labels: Labels as they are written; repetitions do not matter.
+        what: What errors call one of them.
+        by_name: Take integers for names, too.
+
+    Raises:
+        UsageError: Some labels are indices, and others are not.
+    """
+    names = sorted(set(labels))
+    words = [name for name in names if not name.isdecimal()]
+    if by_name or len(words) == len(names):
+        return {name: index for index, name in enumerate(names)}, True
+    if words:
+        raise UsageError(
+            f"{what} {words[0]!r} is not a class index, and others are: use integers for all of "
+            f"them, or {MAP_HINT}"
+        )
+    return {name: int(name) for name in sorted(names, key=int)}, False
+
+
+def names_by_index(indices: Mapping[str, int]) -> list[str]:
+    """The name of every class; those between that have none are called by their index."""
+    names = numbered(max(indices.values()) + 1)
+    for name, index in indices.items():
+        names[index] = name
+    return names
+
+
+def read_class_map(path: Path) -> dict[str, int]:
+    """Reads class name -> class index: a JSON object, a JSON list of names, or CSV rows."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        rows = list(csv.reader(text.splitlines())) if path.suffix == ".csv" else _json_rows(text)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read the class map {path}: {error}") from error
+    if rows and not str(rows[0][-1]).strip().isdecimal():
+        rows = rows[1:]  # a CSV may begin with a row of titles
+    bad = next((r for r in rows if len(r) != 2 or not str(r[1]).strip().isdecimal()), None)
+    if bad is not None or not rows:
+        got = "nothing" if bad is None else repr(bad)
+        raise DataError(f"the class map {path} must pair class names with indices, got {got}")
+    return {str(name).strip(): int(index) for name, index in rows}
+
+
+def _json_rows(text: str) -> list[list[Any]]:
+    content = json.loads(text)
+    if isinstance(content, list):
+        return [[name, index] for index, name in enumerate(content)]
+    if isinstance(content, dict):
+        return [list(pair) for pair in content.items()]
+    raise ValueError(f"expected a JSON object or list, got {type(content).__name__}")
+
+
+def mapped(dataset: ImageSet, class_map: Path) -> ImageSet:
+    """The data set with the class indices that a file gives its class names."""
+    if not isinstance(dataset, LabeledSet):
+        raise UsageError(f"{dataset.name} knows its classes: leave the class map out")
+    indices = read_class_map(class_map)
+    names = {dataset.class_names[label] for label in dataset.labels}
+    missing = sorted(names - set(indices))
+    if missing:
+        raise DataError(
+            f"the class map {class_map} has no entry for {len(missing)} of {len(names)} classes, "
+            f"such as {missing[0]!r}: add them"
+        )
+    return _renumbered(dataset, indices, names_by_index({name: indices[name] for name in names}))
 
 
 def relabeled(dataset: ImageSet, num_classes: int, class_names: Sequence[str] = ()) -> ImageSet:
     """The data set with the class indices of a model that answers with `num_classes` logits.
 
-    Only folders whose classes are known by name and not by index are concerned. A model that knows
-    its `class_names` has them matched by name; for one that does not, the alphabetical order holds
-    as long as the number of classes agrees.
+    Only sets whose classes are known by name and not by index are concerned, whatever their source.
+    A model that knows its `class_names` has them matched by name; for one that does not, the order
+    of the set holds as long as the number of classes agrees.
 
     Raises:
-        UsageError: Nobody can tell which folder is which class of the model.
+        UsageError: Nobody can tell which class of the set is which class of the model.
     """
     if isinstance(dataset, Subset):
         whole = relabeled(dataset.whole, num_classes, class_names)
-        return dataset if whole is dataset.whole else replace(dataset, whole=whole)
-    if not isinstance(dataset, FileSet) or not dataset.by_order:
+        return dataset if whole is dataset.whole else subset(whole, dataset.indices)
+    if not isinstance(dataset, LabeledSet) or not dataset.by_order:
         return dataset
-    folders = dataset.class_names
+    names = dataset.class_names
     if class_names:
         counts = Counter(class_names)
-        strangers = [folder for folder in folders if counts[folder] != 1]
-        if strangers:
+        strangers = [name for name in names if counts[name] != 1]
+        if not strangers:
+            indices = {name: index for index, name in enumerate(class_names)}
+            return _renumbered(dataset, indices, class_names)
+        if not _agree(names, class_names):
             raise UsageError(
-                f"folder {strangers[0]!r} of {dataset.name} is not one class of the model, which "
-                f"calls its classes {_some(class_names)}: give --class-map FILE, or use "
-                "imagenet:PATH for wnid folders"
+                f"{strangers[0]!r} of {dataset.name} is not one class of the model, which calls "
+                f"its classes {_some(class_names)}: {MAP_HINT}, or use imagenet:PATH for wnid "
+                "folders"
             )
-        index = {name: position for position, name in enumerate(class_names)}
-        labels = [index[folders[label]] for label in dataset.labels]
-        return replace(dataset, labels=labels, class_names=tuple(class_names))
-    if num_classes != len(folders):
+    elif num_classes != len(names):
         raise UsageError(
-            f"the model answers with {num_classes} classes and {dataset.name} has {len(folders)} "
-            f"folders ({_some(folders)}): give --class-map FILE to say which class each of them "
-            "is, or use imagenet:PATH for wnid folders"
+            f"the model answers with {num_classes} classes and {dataset.name} has {len(names)} "
+            f"({_some(names)}): {MAP_HINT} to say which class each of them is, or use "
+            "imagenet:PATH for wnid folders"
         )
+    else:
+        _warn_of_order(dataset.name, names)
     return dataset
+
+
+def _agree(names: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two lists of names are one order in two spellings, as those of ImageNet often are."""
+    same = sum(_first(a) == _first(b) for a, b in zip(names, others, strict=False))
+    return len(names) == len(others) and same >= 0.98 * len(names)
+
+
+def _first(name: str) -> str:
+    return name.split(",")[0].casefold().replace("_", " ")
+
+
+def _warn_of_order(dataset: str, names: Sequence[str]) -> None:
+    """Says where classes such as class0 ... class11 do not count by their numbers."""
+    alike = len({NUMBER.sub("", name) for name in names}) == 1
+    by_number = sorted(names, key=lambda name: [int(digits) for digits in NUMBER.findall(name)])
+    if alike and sorted(names) == list(names) != by_number:
+        log.warning(
+            "the classes of %s count in alphabetical order (%s), not by their numbers (%s): if the "
+            "model counts otherwise, give --class-map FILE",
+            *(dataset, ", ".join(names[:3]), ", ".join(by_number[:3])),
+        )
+
+
+def _renumbered(
+    dataset: LabeledSet, indices: Mapping[str, int], class_names: Sequence[str]
+) -> LabeledSet:
+    labels = [indices[dataset.class_names[label]] for label in dataset.labels]
+    return replace(dataset, labels=labels, class_names=tuple(class_names), by_order=False)
 
 
 def _some(names: Sequence[str]) -> str:

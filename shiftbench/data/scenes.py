@@ -11,16 +11,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from PIL import Image
-from torch import Tensor
 
-from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
+from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource, numbered_keys
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.registry import unknown_name
-from shiftbench.scenes import sensor
 from shiftbench.scenes.world import CLASS_NAMES, draw_world
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shiftbench.scenes.sensor import CameraViews
 
 SPLITS = {"train": 20_000, "val": 2_000, "test": 120}  # default number of images
 VERSION = 2  # goes into the fingerprint; changes whenever any pixel of any scene does
@@ -58,7 +62,7 @@ class Scenes:
     @cached_property
     def keys(self) -> Sequence[str]:
         """One key per image, such as `test/00042`."""
-        return [f"{self.split}/{index:05d}" for index in range(self._size)]
+        return numbered_keys(self.split, self._size)
 
     @cached_property
     def labels(self) -> Sequence[int]:
@@ -89,13 +93,16 @@ class Scenes:
             uint8 (B, 3, view + 2 margin, view + 2 margin). More pixels see the same part of the
             world more finely; a margin shows what lies around it.
         """
+        from shiftbench.scenes import sensor  # imports torch
+
         world = draw_world(self.seed, self.split, indices)
         return sensor.render(world, view, margin, offset)
 
-    def views(self, indices: Sequence[int], view: int, reach: int = 1) -> sensor.CameraViews:
+    def views(self, indices: Sequence[int], view: int, reach: int = 1) -> CameraViews:
         """Prepares a batch for many offsets; those up to `reach` pixels share their renderings."""
-        world = draw_world(self.seed, self.split, indices)
-        return sensor.CameraViews(world, view, reach)
+        from shiftbench.scenes.sensor import CameraViews  # imports torch
+
+        return CameraViews(draw_world(self.seed, self.split, indices), view, reach)
 
 
 def _load(request: DataRequest) -> Scenes:

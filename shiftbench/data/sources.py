@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource, ImageSet
+from shiftbench.data.labels import mapped
 from shiftbench.data.subset import balanced, subset
-from shiftbench.errors import UsageError
+from shiftbench.errors import DataError
+
+ENDINGS = {".csv": "csv", ".tar": "wds"}  # files that say by their names what they are
 
 
 def list_datasets() -> list[DataSource]:
@@ -31,33 +34,41 @@ def load_dataset(
     ('scenes', 'test', 24)
 
     Args:
-        spec: `NAME` or `NAME:PATH`, such as `scenes`, `imagenet:PATH`, `cifar10`.
+        spec: `NAME` or `NAME:PATH`, such as `scenes`, `imagenet:PATH`, `cifar10`; or the path of a
+            folder of class folders, of a table that ends in .csv, of shards that end in .tar.
         split: Which part; by default the usual evaluation split.
         limit: Take a fixed, class-balanced subset of this many images.
         seed: Of the subset, which nothing else changes.
         download: Allow the data set to be fetched; without it the network is never used.
-        class_map: For `folder`: a JSON or CSV file from folder names to class indices.
+        class_map: A JSON or CSV file from class names to the class indices of the model.
         verify: Read every file for the fingerprint, also those that seem not to have changed.
 
     Raises:
         UsageError: The name is unknown or an option does not fit it.
         DataError: The files are not there or not as expected.
     """
-    name, _, path = spec.partition(":")
-    source = DATA_SOURCES.get(name)
-    if class_map is not None and name != "folder":
-        raise UsageError(f"a class map is for folder:PATH; {name} knows its classes: leave it out")
-    dataset = source.load(
-        DataRequest(
-            path=Path(path).expanduser() if path else None,
-            split=split,
-            download=download,
-            class_map=None if class_map is None else Path(class_map),
-        )
-    )
+    source, path = _source_and_path(spec)
+    place = Path(path).expanduser() if path else None
+    dataset = source.load(DataRequest(place, split, download, by_name=class_map is not None))
+    if class_map is not None:
+        dataset = mapped(dataset, Path(class_map))
     if verify:
         dataset.fingerprint(verify=True)
     if limit is None:
         return dataset
     chosen = balanced(dataset.keys, dataset.labels, limit, seed)
     return dataset if len(chosen) == len(dataset) else subset(dataset, chosen)
+
+
+def _source_and_path(spec: str) -> tuple[DataSource, str]:
+    name, _, path = spec.partition(":")
+    if name in DATA_SOURCES:
+        return DATA_SOURCES.get(name), path
+    place = Path(spec).expanduser()
+    if place.is_dir():
+        return DATA_SOURCES.get("folder"), spec
+    if place.suffix in ENDINGS:
+        return DATA_SOURCES.get(ENDINGS[place.suffix]), spec
+    if place.is_absolute() or len(place.parts) > 1 or spec.startswith("."):
+        raise DataError(f"there is no folder {spec}: check the path, or write NAME:PATH")
+    return DATA_SOURCES.get(name), path  # an error with close matches

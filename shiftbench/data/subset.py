@@ -6,63 +6,42 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from PIL.Image import Image
-from torch import Tensor
 
-from shiftbench.data.base import ImageSet, RenderedSet
+from shiftbench.data.base import ImageSet, LabeledSet, RenderedSet
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
-from shiftbench.shifts.base import Views
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shiftbench.shifts import Views
 
 
 @dataclass(frozen=True)
-class Subset:
-    """Some images of a data set, with their keys."""
+class Subset(LabeledSet):
+    """Some images of a data set, with their keys; the classes are those of the whole."""
 
     whole: ImageSet
     indices: Sequence[int]  # into `whole`
 
-    @property
-    def name(self) -> str:
-        """The name of the whole."""
-        return self.whole.name
-
-    @property
-    def split(self) -> str:
-        """The split of the whole."""
-        return self.whole.split
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """The classes of the whole, present or not."""
-        return self.whole.class_names
-
-    @cached_property
-    def keys(self) -> Sequence[str]:
-        """The keys the images have in the whole."""
-        return [self.whole.keys[index] for index in self.indices]
-
-    @cached_property
-    def labels(self) -> Sequence[int]:
-        """The labels of the chosen images."""
-        return [self.whole.labels[index] for index in self.indices]
+    def image(self, index: int) -> Image:
+        """As the whole decodes it."""
+        return self.whole[self.indices[index]][0]
 
     def has_size(self, side: int) -> bool:
         """Whether the images of the whole have this size."""
         return self.whole.has_size(side)
 
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> tuple[Image, int]:
-        return self.whole[self.indices[index]]
+    def content(self, *, verify: bool = False) -> str:
+        """The digest of the whole."""
+        return self.whole.fingerprint(verify=verify)
 
     def fingerprint(self, *, verify: bool = False) -> str:
         """Digest of the whole and of which images were chosen."""
-        digest = hashlib.sha256(self.whole.fingerprint(verify=verify).encode())
+        digest = hashlib.sha256(self.content(verify=verify).encode())
         digest.update("\n".join(self.keys).encode())
         return digest.hexdigest()
 
@@ -86,7 +65,15 @@ class RenderedSubset(Subset):
 def subset(dataset: ImageSet, indices: Sequence[int]) -> Subset:
     """The chosen images; a set that can be rendered again still can."""
     kind = RenderedSubset if isinstance(dataset, RenderedSet) else Subset
-    return kind(dataset, list(indices))
+    return kind(
+        dataset.name,
+        dataset.split,
+        [dataset.keys[index] for index in indices],
+        [dataset.labels[index] for index in indices],
+        dataset.class_names,
+        dataset,
+        list(indices),
+    )
 
 
 def balanced(keys: Sequence[str], labels: Sequence[int], limit: int, seed: int) -> list[int]:

@@ -6,16 +6,23 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL.Image import Image
-from torchvision import datasets
 
-from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
+from shiftbench.data.base import (
+    ALL,
+    DATA_SOURCES,
+    DataRequest,
+    DataSource,
+    LabeledSet,
+    numbered,
+    numbered_keys,
+)
 from shiftbench.data.fingerprint import content_digest
 from shiftbench.data.images import all_sized, to_rgb, unreadable
 from shiftbench.errors import DataError
@@ -34,74 +41,45 @@ class Entry:
     """How torchvision spells a data set."""
 
     name: str
-    kind: type[Any]
+    kind: str  # the class in torchvision.datasets
     splits: Mapping[str, Mapping[str, Any]]  # split -> constructor arguments; the first is default
     checked: bool = False  # torchvision refuses files of another content whenever it opens them
 
 
 ENTRIES = (
-    Entry("cifar10", datasets.CIFAR10, TRAIN_FLAG, checked=True),
-    Entry("cifar100", datasets.CIFAR100, TRAIN_FLAG, checked=True),
-    Entry("stanford_cars", datasets.StanfordCars, _splits("test", "train")),
-    Entry("country211", datasets.Country211, _splits("test", "valid", "train")),
-    Entry("dtd", datasets.DTD, _splits("test", "val", "train")),
-    Entry("eurosat", datasets.EuroSAT, {"all": {}}),
-    Entry("fashion_mnist", datasets.FashionMNIST, TRAIN_FLAG),
-    Entry("fgvc_aircraft", datasets.FGVCAircraft, _splits("test", "val", "train", "trainval")),
-    Entry("flowers102", datasets.Flowers102, _splits("test", "val", "train")),
-    Entry("food101", datasets.Food101, _splits("test", "train")),
-    Entry("gtsrb", datasets.GTSRB, _splits("test", "train")),
-    Entry("imagenette", datasets.Imagenette, _splits("val", "train")),
-    Entry("kmnist", datasets.KMNIST, TRAIN_FLAG),
-    Entry("mnist", datasets.MNIST, TRAIN_FLAG),
-    Entry("oxford_iiit_pet", datasets.OxfordIIITPet, _splits("test", "trainval")),
-    Entry("rendered_sst2", datasets.RenderedSST2, _splits("test", "val", "train")),
-    Entry("stl10", datasets.STL10, _splits("test", "train"), checked=True),
-    Entry("sun397", datasets.SUN397, {"all": {}}),
-    Entry("svhn", datasets.SVHN, _splits("test", "train", "extra"), checked=True),
+    Entry("cifar10", "CIFAR10", TRAIN_FLAG, checked=True),
+    Entry("cifar100", "CIFAR100", TRAIN_FLAG, checked=True),
+    Entry("stanford_cars", "StanfordCars", _splits("test", "train")),
+    Entry("country211", "Country211", _splits("test", "valid", "train")),
+    Entry("dtd", "DTD", _splits("test", "val", "train")),
+    Entry("eurosat", "EuroSAT", {ALL: {}}),
+    Entry("fashion_mnist", "FashionMNIST", TRAIN_FLAG),
+    Entry("fgvc_aircraft", "FGVCAircraft", _splits("test", "val", "train", "trainval")),
+    Entry("flowers102", "Flowers102", _splits("test", "val", "train")),
+    Entry("food101", "Food101", _splits("test", "train")),
+    Entry("gtsrb", "GTSRB", _splits("test", "train")),
+    Entry("imagenette", "Imagenette", _splits("val", "train")),
+    Entry("kmnist", "KMNIST", TRAIN_FLAG),
+    Entry("mnist", "MNIST", TRAIN_FLAG),
+    Entry("oxford_iiit_pet", "OxfordIIITPet", _splits("test", "trainval")),
+    Entry("rendered_sst2", "RenderedSST2", _splits("test", "val", "train")),
+    Entry("stl10", "STL10", _splits("test", "train"), checked=True),
+    Entry("sun397", "SUN397", {ALL: {}}),
+    Entry("svhn", "SVHN", _splits("test", "train", "extra"), checked=True),
 )
 
 
 @dataclass(frozen=True)
-class TorchvisionSet:
-    """A torchvision data set behind the `ImageSet` seam; an image's key is its number."""
+class TorchvisionSet(LabeledSet):
+    """A torchvision data set; an image's key is its number, as torchvision fixes the order."""
 
-    name: str
-    split: str
     data: Any  # the torchvision data set itself
     checked: bool = False  # see `Entry`
 
-    def __len__(self) -> int:
-        return len(self.data)
-
-    @cached_property
-    def keys(self) -> Sequence[str]:
-        """`test/00042`: torchvision fixes the order of each split."""
-        return [f"{self.split}/{index:05d}" for index in range(len(self))]
-
-    @cached_property
-    def labels(self) -> Sequence[int]:
-        """Labels without decoding, from wherever this kind of set keeps them."""
-        for attribute in ("targets", "labels", "_labels"):
-            if hasattr(self.data, attribute):
-                return [int(label) for label in getattr(self.data, attribute)]
-        for attribute in ("_samples", "samples", "_image_files"):
-            if hasattr(self.data, attribute):
-                return [int(label) for _, label in getattr(self.data, attribute)]
-        raise AssertionError(f"{type(self.data).__name__} keeps its labels in an unknown place")
-
-    @cached_property
-    def class_names(self) -> Sequence[str]:
-        """The names torchvision knows, or the indices where it knows none."""
-        names = getattr(self.data, "classes", None)
-        if names is None:
-            return [str(index) for index in range(max(self.labels) + 1)]
-        return [name if isinstance(name, str) else ", ".join(name) for name in names]
-
-    def __getitem__(self, index: int) -> tuple[Image, int]:
+    def image(self, index: int) -> Image:
+        """As torchvision decodes it."""
         try:
-            image, label = self.data[index]
-            return to_rgb(image), int(label)
+            return to_rgb(self.data[index][0])
         except (OSError, SyntaxError, ValueError) as error:
             raise unreadable(f"{self.keys[index]} of {self.name}", error) from error
 
@@ -124,23 +102,52 @@ class TorchvisionSet:
         """By the headers of files; images that are held in memory are all as large as the first."""
         if self._pixels is None:
             return all_sized(self._files, side)
-        return self[0][0].size == (side, side)
+        return self.image(0).size == (side, side)
+
+    def content(self, *, verify: bool = False) -> str:
+        """Digest of the files; there is one version of those that torchvision checks."""
+        return "" if self.checked else content_digest(self._files, verify=verify)
 
     def fingerprint(self, *, verify: bool = False) -> str:
-        """Digest of name, split, labels and content.
-
-        The files of a set that torchvision checks need not be read: there is one version of them.
-        """
+        """Digest of name, split, labels and content."""
         digest = hashlib.sha256(f"{self.name}/{self.split}/{len(self)}".encode())
         digest.update(repr(list(self.labels)).encode())
-        if not self.checked:
-            pixels = self._pixels
-            digest.update(
-                content_digest(self._files, verify=verify).encode()
-                if pixels is None
-                else np.ascontiguousarray(pixels).tobytes()
-            )
+        pixels = None if self.checked else self._pixels
+        digest.update(
+            self.content(verify=verify).encode()
+            if pixels is None
+            else np.ascontiguousarray(pixels).tobytes()
+        )
         return digest.hexdigest()
+
+
+def torchvision_set(name: str, split: str, data: Any, *, checked: bool = False) -> TorchvisionSet:
+    """A torchvision data set as an `ImageSet`."""
+    labels = _labels(data)
+    # Imagenette is known by its wnids, as its folders are: descriptions of a class differ.
+    names = getattr(data, "wnids", None) or getattr(data, "classes", None)
+    words = [n if isinstance(n, str) else ", ".join(n) for n in names or ()]
+    return TorchvisionSet(
+        name,
+        split,
+        numbered_keys(split, len(data)),
+        labels,
+        words or numbered(max(labels) + 1),
+        data,
+        checked,
+        by_order=bool(words),
+    )
+
+
+def _labels(data: Any) -> list[int]:
+    """Labels without decoding, from wherever this kind of set keeps them."""
+    for attribute in ("targets", "labels", "_labels"):
+        if hasattr(data, attribute):
+            return [int(label) for label in getattr(data, attribute)]
+    for attribute in ("_samples", "samples", "_image_files"):
+        if hasattr(data, attribute):
+            return [int(label) for _, label in getattr(data, attribute)]
+    raise AssertionError(f"{type(data).__name__} keeps its labels in an unknown place")
 
 
 def default_root() -> Path:
@@ -151,6 +158,8 @@ def default_root() -> Path:
 
 def load_torchvision(entry: Entry, request: DataRequest) -> TorchvisionSet:
     """Opens a torchvision data set; the network is used only when the request allows it."""
+    from torchvision import datasets
+
     split = request.split or next(iter(entry.splits))
     if split not in entry.splits:
         raise unknown_name(f"split of {entry.name}", split, entry.splits)
@@ -158,8 +167,8 @@ def load_torchvision(entry: Entry, request: DataRequest) -> TorchvisionSet:
     if request.download:
         root.mkdir(parents=True, exist_ok=True)
     try:
-        data = entry.kind(str(root), download=request.download, **entry.splits[split])
-        return TorchvisionSet(entry.name, split, data, entry.checked)
+        kind = getattr(datasets, entry.kind)
+        data = kind(str(root), download=request.download, **entry.splits[split])
     except Exception as error:  # sources differ in what they raise for absent or corrupt files
         cause = error if isinstance(error, ImportError) else error.__context__
         if isinstance(cause, ImportError):
@@ -174,15 +183,12 @@ def load_torchvision(entry: Entry, request: DataRequest) -> TorchvisionSet:
             f"{entry.name} is not in {root} as torchvision expects it: allow the download "
             f"(--download), or give its folder as {entry.name}:ROOT"
         ) from error
+    return torchvision_set(entry.name, split, data, checked=entry.checked)
 
 
 for _entry in ENTRIES:
+    _usual = next(iter(_entry.splits))
+    _summary = f"{_entry.name}[:ROOT], torchvision's {_entry.kind}, {_usual} split"
     DATA_SOURCES.register(
-        _entry.name,
-        DataSource(
-            _entry.name,
-            f"{_entry.name}[:ROOT], torchvision's {_entry.kind.__name__}, "
-            f"{next(iter(_entry.splits))} split",
-            partial(load_torchvision, _entry),
-        ),
+        _entry.name, DataSource(_entry.name, _summary, partial(load_torchvision, _entry))
     )

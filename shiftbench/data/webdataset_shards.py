@@ -8,7 +8,6 @@ of any other data set, and shards need not be unpacked.
 from __future__ import annotations
 
 import glob
-import hashlib
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -17,12 +16,20 @@ from io import BytesIO
 from pathlib import Path
 
 from PIL.Image import Image
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
+from shiftbench.data.base import (
+    ALL,
+    DATA_SOURCES,
+    DataRequest,
+    DataSource,
+    LabeledSet,
+    as_text,
+    numbered,
+    set_name,
+)
 from shiftbench.data.fingerprint import content_digest
-from shiftbench.data.folder import ALL, SPLITS, set_name
-from shiftbench.data.images import all_sized, decode_image
+from shiftbench.data.folder import SPLITS
+from shiftbench.data.images import ENDINGS, all_sized, decode_image
 from shiftbench.errors import DataError, UsageError
 
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -44,50 +51,36 @@ class Member:
 
 
 @dataclass(frozen=True)
-class ShardSet:
+class ShardSet(LabeledSet):
     """The samples of some shards, in their order; a key is the shard's name and the sample's."""
 
-    name: str
-    split: str
-    keys: Sequence[str]
-    labels: Sequence[int]
     members: Sequence[Member]
 
-    @property
-    def class_names(self) -> Sequence[str]:
-        """The indices: shards know no names."""
-        return [str(index) for index in range(max(self.labels) + 1)]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __getitem__(self, index: int) -> tuple[Image, int]:
-        return decode_image(self.members[index].read(), self.keys[index]), self.labels[index]
+    def image(self, index: int) -> Image:
+        """Reads the member."""
+        return decode_image(self.members[index].read(), self.keys[index])
 
     def has_size(self, side: int) -> bool:
         """By the headers of the images."""
         return all_sized((BytesIO(member.read()) for member in self.members), side)
 
-    def fingerprint(self, *, verify: bool = False) -> str:
-        """Digest of every shard, key and label."""
+    def content(self, *, verify: bool = False) -> str:
+        """Digest of the shards."""
         shards = list(dict.fromkeys(member.shard for member in self.members))
-        digest = hashlib.sha256(content_digest(shards, verify=verify).encode())
-        for key, label in zip(self.keys, self.labels, strict=True):
-            digest.update(f"\n{key}\0{label}".encode())
-        return digest.hexdigest()
+        return content_digest(shards, verify=verify)
 
 
 def find_shards(pattern: str) -> list[Path]:
     """The files of `shard-{000..003}.tar`, of a pattern as in a shell, or of a folder."""
     if Path(pattern).is_dir():
         pattern = f"{glob.escape(pattern)}/*.tar"
-    found: list[Path] = []
+    shards: list[Path] = []
     for expanded in _ranges(pattern):
         files = [Path(file) for file in sorted(glob.glob(expanded))]  # noqa: PTH207 (any pattern)
         if not files:
             raise DataError(f"there is no shard {expanded}: check the pattern after 'wds'")
-        found += files
-    return found
+        shards += files
+    return shards
 
 
 def _ranges(pattern: str) -> Iterator[str]:
@@ -111,7 +104,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, Member, int]]:
             for entry in tar:
                 folder, slash, file = entry.name.rpartition("/")
                 sample, _, ending = file.partition(".")  # up to the first dot, as WebDataset does
-                key = f"{shard.stem}/{folder}{slash}{sample}"
+                key = as_text(f"{shard.stem}/{folder}{slash}{sample}")
                 if not entry.isfile() or not sample:
                     continue
                 if ending == "cls":
@@ -121,7 +114,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, Member, int]]:
                             f"expected a class index in {entry.name} of {shard}, got {text[:20]!r}"
                         )
                     labels[key] = int(text)
-                elif f".{ending.lower()}" in IMG_EXTENSIONS:
+                elif f".{ending.lower()}" in ENDINGS:
                     if key in images:
                         raise DataError(f"{shard} has two images of the sample {key}: keep one")
                     images[key] = Member(shard, entry.offset_data, entry.size)
@@ -152,7 +145,8 @@ def load_shards(request: DataRequest) -> ShardSet:
     if request.split not in (None, split):
         raise UsageError(f"the shards are of the split {split!r}, got {request.split!r}")
     home = folder.parent if folder.name in SPLITS else folder
-    return ShardSet(set_name(home.name), split, keys, labels, members)
+    names = numbered(max(labels) + 1)  # shards know no names
+    return ShardSet(set_name(home.name), split, keys, labels, names, members)
 
 
 DATA_SOURCES.register(

@@ -11,11 +11,13 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +66,7 @@ def wave(t: Tensor) -> Tensor:
     A triangle wave rounded off by a cubic: cos(2 pi t) to about 2%. The same t gives the same
     bits wherever it stands in a tensor, which vectorized cosines do not promise.
     """
-    t -= torch.round(t)
+    t -= t.round()
     t.abs_().mul_(-4.0).add_(1.0)
     return t.mul_(t.square().mul_(-0.5).add_(1.5))
 
@@ -74,7 +76,7 @@ def _disc(u: Tensor, v: Tensor) -> Tensor:
 
 
 def _square(u: Tensor, v: Tensor) -> Tensor:
-    return torch.maximum(u.abs(), v.abs()).mul_(1.13)  # about the area of the disc
+    return u.abs().maximum(v.abs()).mul_(1.13)  # about the area of the disc
 
 
 def _star(u: Tensor, v: Tensor) -> Tensor:
@@ -104,11 +106,11 @@ def _rings(u: Tensor, v: Tensor) -> Tensor:
 
 def _chevrons(u: Tensor, v: Tensor) -> Tensor:
     fold = v * (1 / 4)  # stripes at 45 degrees, mirrored every two periods
-    fold -= torch.round(fold)
+    fold -= fold.round()
     return wave(fold.abs_().mul_(4.0).add_(u).mul_(SQRT_HALF))
 
 
-Field = Callable[[Tensor, Tensor], Tensor]
+Field = Callable[["Tensor", "Tensor"], "Tensor"]
 
 OUTLINES: dict[str, Field] = {"disc": _disc, "square": _square, "star": _star}
 """Distance from the center in radii: the outline is where it equals the object's radius."""

@@ -2,6 +2,10 @@
 
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,6 +127,48 @@ class Deadly:
 def test_death_of_a_worker_is_one_sentence() -> None:
     with pytest.raises(DataError, match=r"loading process died.*fewer --workers than 1"):
         list(canvas_batches(Deadly(), GEOMETRY, workers=1))
+
+
+ORPHANS = """
+import multiprocessing, sys, time
+from shiftbench.data import Canvases, load_dataset
+from shiftbench.preprocessing import Geometry
+
+if __name__ == "__main__":
+    geometry = Geometry(view=224, resize=224, margin=0, interpolation="bilinear")
+    stream = Canvases(load_dataset(sys.argv[1]), geometry, workers=2)
+    stream.take(1)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_a_killed_parent(kill: signal.Signals, tmp_path: Path) -> None:
+    for index in range(40):  # more than a pipe takes, so that workers wait to hand them over
+        path = tmp_path / "0" / f"{index}.bmp"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (224, 224)).save(path)
+    words = [sys.executable, "-c", ORPHANS, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        parent.send_signal(kill)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and any(_runs(pid) for pid in workers):
+        time.sleep(0.1)
+    left = [pid for pid in workers if _runs(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and not a zombie that nobody collects."""
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return shown.stdout.strip()[:1] not in ("", "Z")
 
 
 def _first_batch(data: ImageSet, geometry: Geometry) -> list[int]:

@@ -1,0 +1,227 @@
+"""Class indices: the same images get the same labels, whatever they are stored in."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shiftbench.data import ImageSet, load_dataset, relabeled
+from shiftbench.data.torchvision_sets import torchvision_set
+from shiftbench.errors import DataError, UsageError
+
+SET_ORDER = ("emu", "cat", "dog")  # of the library's sets, which need not be alphabetical
+MODEL_ORDER = ("dog", "emu", "ant", "cat")
+SHOWN = ("cat", "dog", "emu", "dog")  # what the four images show
+
+
+def save(path: Path, value: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), (value, value, value)).save(path)
+    return path
+
+
+def as_folder(home: Path) -> str:
+    for index, name in enumerate(SHOWN):
+        save(home / name / f"{index}.png", index)
+    return f"folder:{home}"
+
+
+def as_csv(home: Path) -> str:
+    rows = [f"{save(home / f'{i}.png', i).name},{name}" for i, name in enumerate(SHOWN)]
+    (home / "images.csv").write_text("\n".join(["path,label", *rows]))
+    return f"csv:{home / 'images.csv'}"
+
+
+def as_hub(home: Path) -> str:
+    hub: Any = pytest.importorskip("datasets")
+    kinds = hub.Features(image=hub.Image(), label=hub.ClassLabel(names=list(SET_ORDER)))
+    files = [str(save(home / "files" / f"{i}.png", i)) for i in range(4)]
+    labels = [SET_ORDER.index(name) for name in SHOWN]
+    part = hub.Dataset.from_dict({"image": files, "label": labels}, features=kinds)
+    hub.DatasetDict({"test": part}).save_to_disk(str(home / "saved"))
+    return f"hfds:{home / 'saved'}"
+
+
+class Kept:
+    """A set as torchvision keeps it."""
+
+    classes = SET_ORDER
+
+    def __init__(self, place: str = "targets") -> None:
+        setattr(self, place, np.array([SET_ORDER.index(name) for name in SHOWN]))
+        self.data = np.stack([np.full((8, 8, 3), i, dtype=np.uint8) for i in range(4)])
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(self.data[index]), -1
+
+
+@pytest.fixture(params=["folder", "csv", "hfds", "torchvision"])
+def named(request: pytest.FixtureRequest, tmp_path: Path) -> ImageSet:
+    """The four images in every source that knows names of classes."""
+    if request.param == "torchvision":
+        return torchvision_set("kept", "test", Kept())
+    write = {"folder": as_folder, "csv": as_csv, "hfds": as_hub}[request.param]
+    return load_dataset(write(tmp_path / "pets"))
+
+
+def shown(data: ImageSet, names: tuple[str, ...]) -> dict[int, str]:
+    """What each image shows by its label; images are known by their gray."""
+    items = [data[index] for index in range(len(data))]
+    assert [label for _, label in items] == list(data.labels)
+    return {image.getpixel((0, 0))[0]: names[label] for image, label in items}  # type: ignore[index]
+
+
+def test_every_source_is_matched_by_name(named: ImageSet) -> None:
+    data = relabeled(named, len(MODEL_ORDER), MODEL_ORDER)
+    assert shown(data, MODEL_ORDER) == dict(enumerate(SHOWN))
+    assert tuple(data.class_names) == MODEL_ORDER
+    assert relabeled(data, len(MODEL_ORDER), MODEL_ORDER) is data
+
+
+def test_a_model_without_names_takes_the_order_of_the_set(named: ImageSet) -> None:
+    assert relabeled(named, 3) is named
+    assert shown(named, tuple(named.class_names)) == dict(enumerate(SHOWN))
+    with pytest.raises(UsageError, match=r"1000 classes and .* has 3 \(.*\).*--class-map"):
+        relabeled(named, 1000)
+
+
+@pytest.mark.parametrize("names", [("cat", "hound", "emu"), ("cat", "cat", "dog", "emu")])
+def test_names_that_cannot_be_matched_are_refused(names: tuple[str, ...], named: ImageSet) -> None:
+    with pytest.raises(UsageError, match=r"is not one class.*--class-map.*imagenet:PATH"):
+        relabeled(named, len(names), names)
+
+
+def test_one_order_in_two_spellings_is_one_order(named: ImageSet) -> None:
+    spelled = [f"{name.upper()}, a kind of {name}" for name in named.class_names]
+    assert relabeled(named, 3, spelled) is named
+
+
+def test_parts_are_relabeled_as_the_whole(tmp_path: Path) -> None:
+    data = load_dataset(as_folder(tmp_path), limit=3)
+    part = relabeled(data, 4, MODEL_ORDER)
+    assert (list(part.labels), tuple(part.class_names)) == ([3, 0, 1], MODEL_ORDER)
+    assert part.keys == data.keys
+
+
+def test_labels_that_are_indices_stay(tmp_path: Path) -> None:
+    for name in ("1", "3"):
+        save(tmp_path / "numbered" / name / "x.png")
+    save(tmp_path / "wnids" / "n01440764" / "x.png")
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.add(save(tmp_path / "a.png"), "a.png")
+        (tmp_path / "a.cls").write_text("1")
+        tar.add(tmp_path / "a.cls", "a.cls")
+    places = ("folder:numbered", "imagenet:wnids", "wds:x.tar")
+    for spec in [place.replace(":", f":{tmp_path}/") for place in places]:
+        data = load_dataset(spec)
+        assert relabeled(data, 7, ("a", "b")) is data
+    scenes = load_dataset("scenes", limit=3)
+    assert relabeled(scenes, 7, ("a", "b")) is scenes
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("map.json", json.dumps({"cat": 3, "dog": 1, "emu": 0, "unused": 7})),
+        ("map.json", json.dumps(["emu", "dog", "bee", "cat"])),
+        ("map.csv", "name,index\ncat,3\ndog,1\nemu,0\n"),
+        ("map.csv", "cat,3\ndog,1\nemu,0\n"),
+    ],
+)
+@pytest.mark.parametrize("write", [as_folder, as_csv, as_hub])
+def test_a_class_map_works_for_every_source(
+    write: Any, file: str, content: str, tmp_path: Path
+) -> None:
+    (tmp_path / file).write_text(content)
+    data = load_dataset(write(tmp_path / "pets"), class_map=tmp_path / file)
+    assert shown(data, ("emu", "dog", "", "cat")) == dict(enumerate(SHOWN))
+    assert list(data.class_names) == ["emu", "dog", "2", "cat"]
+    assert relabeled(data, 1000) is data
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "cannot read the class map"),
+        ("3", "cannot read the class map"),
+        ('{"cat": "three"}', "must pair class names with indices"),
+        ("[]", "got nothing"),
+        ('{"cat": 1}', "no entry for 2 of 3 classes, such as 'dog'"),
+    ],
+)
+def test_broken_class_maps(content: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "map.json").write_text(content)
+    with pytest.raises(DataError, match=words):
+        load_dataset(as_folder(tmp_path / "pets"), class_map=tmp_path / "map.json")
+    with pytest.raises(UsageError, match="scenes knows its classes: leave the class map out"):
+        load_dataset("scenes", class_map=tmp_path / "map.json")
+
+
+def table(home: Path, *labels: str) -> str:
+    rows = [f"{save(home / f'{i}.png').name},{label}" for i, label in enumerate(labels)]
+    (home / "images.csv").write_text("\n".join(["path,label", *rows]))
+    return f"csv:{home / 'images.csv'}"
+
+
+@pytest.mark.parametrize(
+    "labels", [("4", "2", "10"), ("4.0", "2.0", "10.0"), ("+4", "2", "10."), ("04", "2.00", "10")]
+)
+def test_whole_numbers_in_a_table_are_indices(labels: tuple[str, ...], tmp_path: Path) -> None:
+    data = load_dataset(table(tmp_path, *labels))
+    assert list(data.labels) == [4, 2, 10]
+    assert list(data.class_names) == [str(index) for index in range(11)]
+    assert relabeled(data, 1000) is data
+
+
+@pytest.mark.parametrize("stranger", ["-1", "unknown", "1.5", ".5"])
+def test_a_table_of_numbers_and_others_is_refused(stranger: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"{stranger}.*--class-map"):
+        load_dataset(table(tmp_path, "0", stranger, "1"))
+    (tmp_path / "map.json").write_text(json.dumps({"0": 0, "1": 1, stranger: 2}))
+    data = load_dataset(table(tmp_path, "0", stranger, "1"), class_map=tmp_path / "map.json")
+    assert list(data.labels) == [0, 2, 1]
+
+
+def test_folders_of_numbers_and_names_are_refused(tmp_path: Path) -> None:
+    for name in ("0", "10", "cat"):
+        save(tmp_path / "pets" / name / "x.png")
+    with pytest.raises(UsageError, match=r"folder 'cat' is not a class index, and others are"):
+        load_dataset(f"folder:{tmp_path / 'pets'}")
+    (tmp_path / "map.json").write_text('{"0": 1, "10": 2, "cat": 0}')
+    data = load_dataset(f"folder:{tmp_path / 'pets'}", class_map=tmp_path / "map.json")
+    assert dict(zip(data.keys, data.labels, strict=True)) == {
+        "0/x.png": 1,
+        "10/x.png": 2,
+        "cat/x.png": 0,
+    }
+
+
+def test_folders_whose_numbers_are_not_their_order_get_a_hint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"class{index}" for index in range(12)]
+    for name in names:
+        save(tmp_path / name / "x.png")
+    data = load_dataset(f"folder:{tmp_path}")
+    with caplog.at_level(logging.WARNING):
+        relabeled(data, 12, names)
+        assert not caplog.text
+        relabeled(data, 12)
+    words = r"alphabetical order (class0, class1, class10), not by their numbers"
+    assert words in caplog.text
+    caplog.clear()
+    for index in range(10, 12):
+        (tmp_path / f"class{index}" / "x.png").unlink()
+        (tmp_path / f"class{index}").rmdir()
+    relabeled(load_dataset(f"folder:{tmp_path}"), 10)
+    assert not caplog.text
