@@ -57,7 +57,7 @@ class Classifier:
     @property
     def code(self) -> dict[str, str]:
         """What decides the answers besides weights and remedies, where the user wrote it."""
-        known = ("weights", "remedies", LOGITS)
+        known = ("weights", "remedies", "preprocessing", LOGITS)
         return {part: text for part, text in self.parts.items() if part not in known}
 
     def with_code(self, code: Mapping[str, str]) -> Classifier:
@@ -192,6 +192,7 @@ def as_classifier(
             "weights": weights,
             **(code or {}),
             "remedies": remedies,
+            **({"preprocessing": recipe.origin} if recipe.origin else {}),
             LOGITS: " ".join(f"{value:.5g}" for value in some),
         },
     )

@@ -175,7 +175,7 @@ def test_torchvision_weights_are_named(tmp_path: Path) -> None:
             load_model(f"{name},pretrained=false"),
         ):
             recipe = model.preprocessing
-            assert recipe.origin == origin
+            assert recipe.origin == model.parts["preprocessing"] == origin
             assert geometry_for(recipe, crop_pct="model").resize == resize
             assert geometry_for(recipe).resize == 256
 
