@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,21 @@ class Preprocessing:
     crop_corner: str = "round"  # of a crop that leaves half a pixel: round (torchvision) or floor
     canvas: int | None = None  # to what weights for finished images (CIFAR) had them enlarged
     origin: str = ""  # where this was read, in words: "IMAGENET1K_V1", "assumed"
+    inner: int | None = None  # side of what the network itself takes of a wider view, if it does
+
+    @property
+    def network_size(self) -> int:
+        """Side of what the network itself takes, by which an image is scaled."""
+        return self.inner or self.input_size
+
+    def widened(self, margin: int) -> Preprocessing:
+        """At the same scale, with so many pixels more on each side.
+
+        >>> Preprocessing(224).widened(8).input_size
+        240
+        """
+        size = self.network_size
+        return replace(self, input_size=size + 2 * margin, inner=size) if margin else self
 
     @classmethod
     def of(cls, model: nn.Module) -> Preprocessing:

@@ -139,6 +139,7 @@ class Geometry:
     crop_mode: CropMode = "center"  # R is the shorter side; squash: both sides; border: the longer
     fill: tuple[int, ...] | None = None  # color of the border
     crop_corner: CropCorner = "round"  # where the view begins when half a pixel is left over
+    inner: int | None = None  # side of what the network itself takes of a wider view, if it does
 
     @property
     def side(self) -> int:
@@ -148,6 +149,8 @@ class Geometry:
     def to_json(self) -> dict[str, Any]:
         """What the record carries; `Geometry(**content)` reads it back."""
         content = asdict(self)
+        if self.inner is None:
+            del content["inner"]
         if self.crop_mode == "center":  # as nearly always, and in records that know no other
             del content["crop_mode"], content["fill"]
         if self.crop_corner == "round":
@@ -192,8 +195,10 @@ class Geometry:
         """Which pixels of an axis the canvas covers, and how many it lacks before the first."""
         # torchvision's CenterCrop of the view; subtracting the margin afterwards keeps the place
         # of the view, which rounding (length - side) / 2 would move for every other margin.
-        corner = (length - self.view) / 2
-        start = (round(corner) if self.crop_corner == "round" else math.floor(corner)) - self.margin
+        inner = self.inner or self.view
+        corner = (length - inner) / 2
+        start = round(corner) if self.crop_corner == "round" else math.floor(corner)
+        start -= (self.view - inner) // 2 + self.margin
         if length < self.view:  # only a border: the odd pixel goes after the image, as in timm
             start = -((self.view - length) // 2)
         return slice(max(start, 0), min(start + self.side, length)), max(-start, 0)
@@ -206,8 +211,8 @@ def _paper(recipe: Preprocessing, finished: bool) -> int:
     they are, unless the weights say that they were trained on such images enlarged.
     """
     if finished:
-        return recipe.canvas or recipe.input_size
-    return round(recipe.input_size * PAPER_RATIO)
+        return recipe.canvas or recipe.network_size
+    return round(recipe.network_size * PAPER_RATIO)
 
 
 def _resize(recipe: Preprocessing, crop_pct: str | float, finished: bool) -> int:
@@ -222,7 +227,7 @@ def _resize(recipe: Preprocessing, crop_pct: str | float, finished: bool) -> int
             f"a crop fraction lies in (0, 1], got {fraction:g}: 0.875 means 224 of 256"
         )
     # timm floors; 224 / (224 / 232) must stay 232
-    return math.floor(recipe.input_size / fraction + 1e-6)
+    return math.floor(recipe.network_size / fraction + 1e-6)
 
 
 def geometry_for(
@@ -253,7 +258,7 @@ def geometry_for(
         rendered: The data set draws the canvas itself, so every margin is there.
         shift: What needs the margin, for the error.
     """
-    view = preprocessing.input_size
+    view, inner = preprocessing.input_size, preprocessing.network_size
     if pad not in get_args(Pad):
         raise unknown_name("padding", pad, get_args(Pad))
     if preprocessing.interpolation not in INTERPOLATIONS:
@@ -264,8 +269,11 @@ def geometry_for(
     if margin < 0:
         raise UsageError(f"a margin has 0 or more pixels, got {margin}")
     resize = _resize(preprocessing, crop_pct, finished)
-    if margin and not rendered:
-        _require_room(view, resize, margin, pad, finished, mode, shift)
+    wider = (view - inner) // 2
+    if (margin or wider) and not rendered:
+        if wider:
+            shift = f"{shift} and the wider view" if margin else "the wider view"
+        _require_room(inner, resize, margin + wider, pad, finished, mode, shift)
     return Geometry(
         view=view,
         resize=resize,
@@ -279,6 +287,7 @@ def geometry_for(
         if mode == "border"
         else None,
         crop_corner=preprocessing.crop_corner if crop_pct == "model" else "round",  # type: ignore[arg-type]
+        inner=preprocessing.inner,
     )
 
 
@@ -300,7 +309,8 @@ def _require_room(
         if finished and resize == view
         else f"resizing to {resize} px leaves {room}"
     )
-    smaller = "choose a smaller max shift, or " if room else ""
+    what = "number for select" if shift == "the wider view" else "max shift"
+    smaller = f"choose a smaller {what}, or " if room else ""
     raise UsageError(
         f"{shift} needs {margin} pixels around the view of {view} px, but {there}: {smaller}fill "
         f"the margin with --pad reflect or zeros, or resize larger with --crop-pct {enough:g}"

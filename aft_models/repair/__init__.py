@@ -14,6 +14,7 @@ import copy
 from importlib import import_module
 from pkgutil import iter_modules
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
@@ -31,6 +32,7 @@ from aft_models.repair.remedy import (
 )
 from aft_models.repair.scorer import untrained
 from aft_models.repair.survey import default_image, failure, survey
+from aft_models.repair.window import map_size
 
 __all__ = [
     "GROUPS",
@@ -48,6 +50,7 @@ __all__ = [
     "repair",
     "reports",
     "untrained",
+    "view_margin",
 ]
 
 _REPORTS = "_repair_reports"
@@ -79,16 +82,18 @@ def repair(model: nn.Module, *remedies: str, image: Tensor | None = None) -> nn.
     done = reports(model)
     in_order([*(spec for report in done for spec in parse(report.remedy)), *specs])
     repaired = copy.deepcopy(model)
-    image = default_image(repaired) if image is None else image
+    if image is None:
+        image = _widened(default_image(repaired), view_margin(model))
     seen = survey(repaired, image)
     forward_pass = ForwardPass()
     written = [*done]
     for spec in specs:
-        context = RepairContext(repaired, seen, forward_pass)
+        context = RepairContext(repaired, seen, forward_pass, map_size(image))
         if not seen.ran:
             why = f"unseen, since the model does not take an image of shape {tuple(image.shape)}"
             context.left("the model's own code", f"{why}: pass image=...")
         written.append(spec.apply(context))
+    image = _widened(image, sum(report.view_margin for report in written[len(done) :]))
     trouble = failure(repaired, image) if seen.ran else None
     if trouble is not None:
         places = dict.fromkeys(f"{o.why} ({o.where})" for r in written for o in r.unchanged)
@@ -99,6 +104,19 @@ def repair(model: nn.Module, *remedies: str, image: Tensor | None = None) -> nn.
         )
     setattr(repaired, _REPORTS, tuple(written))
     return repaired
+
+
+def _widened(image: Tensor, margin: int) -> Tensor:
+    return F.pad(image, (margin,) * 4, mode="replicate") if margin else image
+
+
+def view_margin(model: nn.Module) -> int:
+    """Pixels that a repaired model takes on each side beyond what its network itself sees.
+
+    >>> view_margin(repair(nn.Sequential(nn.Conv2d(3, 8, 3, stride=2)), "select:4"))
+    4
+    """
+    return sum(report.view_margin for report in reports(model))
 
 
 def reports(model: nn.Module) -> tuple[RepairReport, ...]:

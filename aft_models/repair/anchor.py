@@ -24,15 +24,20 @@ class Anchor:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images ``(B, C, H, W)``, anchored."""
+        rows, columns = self.place(images).unbind(1)
+        return roll_each(images, -rows, -columns)
+
+    @torch.no_grad()
+    def place(self, images: Tensor) -> Tensor:
+        """See :class:`aft_models.repair.context.ImageMove`."""
         (height, width), (rows, columns) = images.shape[2:], self.patch
         if height % rows or width % columns:
             raise AftModelsError(
                 f"anchor needs an image that patches of {rows} x {columns} pixels divide, got "
                 f"{height} x {width}: resize or crop it to a multiple"
             )
-        with torch.no_grad():
-            phase = Phase.largest(energies(images.detach(), self.patch))
-        return roll_each(images, -phase.rows, -phase.columns)
+        phase = Phase.largest(energies(images.detach(), self.patch))
+        return torch.stack([phase.rows, phase.columns], 1)
 
 
 def _apply(context: RepairContext, _: int) -> None:

@@ -12,8 +12,8 @@ from aft_models.repair.remedy import Remedy, register
 from aft_models.resample import without_autocast, working_dtype
 
 
-def to_canonical(images: Tensor) -> Tensor:
-    """Images ``(B, C, H, W)``, moved cyclically until their first harmonics have phase zero.
+class Canonical:
+    """Moves images cyclically until their first harmonics have phase zero.
 
     The first harmonic along an axis is that of the sum over the other axis and the channels. Where
     it vanishes (below the rounding of the image) it has no phase, and the image is not moved along
@@ -22,18 +22,26 @@ def to_canonical(images: Tensor) -> Tensor:
     Law: an exact cyclic shift of the images, by any fraction, does not change the result.
 
     >>> line = torch.cos(2 * math.pi * torch.arange(8) / 8).expand(1, 1, 8, 8)
-    >>> torch.allclose(to_canonical(line.roll(3, 3)), line, atol=1e-6)
+    >>> torch.allclose(Canonical()(line.roll(3, 3)), line, atol=1e-6)
     True
     """
-    x = images.to(working_dtype(images.dtype))
-    with torch.no_grad():
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Images ``(B, C, H, W)`` in canonical position."""
+        rows, columns = self.place(images).unbind(1)
+        with without_autocast(images):
+            x = images.to(rows.dtype)
+            x = _shift_matrix(rows, x.shape[2])[:, None] @ x  # (B, 1, H, H) @ (B, C, H, W)
+            x = x @ _shift_matrix(columns, x.shape[3])[:, None].mT
+        return x.to(images.dtype)
+
+    @torch.no_grad()
+    def place(self, images: Tensor) -> Tensor:
+        """See :class:`aft_models.repair.context.ImageMove`; fractions of a pixel included."""
+        x = images.to(working_dtype(images.dtype))
         ground = 64 * torch.finfo(x.dtype).eps * x.square().mean((1, 2, 3)).sqrt()  # (B,)
         shadow = x.mean(1)
-        offsets = [_offset(shadow.mean(2), ground), _offset(shadow.mean(1), ground)]
-    with without_autocast(x):
-        x = _shift_matrix(offsets[0], x.shape[2])[:, None] @ x  # (B, 1, H, H) @ (B, C, H, W)
-        x = x @ _shift_matrix(offsets[1], x.shape[3])[:, None].mT
-    return x.to(images.dtype)
+        return torch.stack([_offset(shadow.mean(axis), ground) for axis in (2, 1)], 1)
 
 
 def _offset(line: Tensor, ground: Tensor) -> Tensor:
@@ -60,7 +68,7 @@ def _shift_matrix(offset: Tensor, n: int) -> Tensor:
 
 def _apply(context: RepairContext, _: int) -> None:
     what = "the image is moved until its first harmonics have phase 0"
-    context.move_images("canonical", to_canonical, what)
+    context.move_images("canonical", Canonical(), what)
 
 
 register(

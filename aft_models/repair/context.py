@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from aft_models.errors import AftModelsError
 from aft_models.repair.phases import ForwardPass
 from aft_models.repair.survey import Survey
-from aft_models.repair.window import Window
+from aft_models.repair.window import Pair, Window
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class RepairReport:
     changed: tuple[Change, ...]
     unchanged: tuple[Obstacle, ...]
     new_parameters: int  # numbers to be trained that the original does not have
+    view_margin: int  # pixels that it takes on each side beyond what the network itself sees
     needs_finetuning: bool  # whether the accuracy is not to be trusted before more training
 
 
@@ -47,7 +48,17 @@ class ImageMove:
     """A forward pre-hook that moves images before a model sees them."""
 
     remedy: str  # its name, for errors
-    move: Callable[[Tensor], Tensor]
+    move: Callable[[Tensor], Tensor]  # to images of the same size, or of a smaller one
+
+    @property
+    def place(self) -> Callable[[Tensor], Tensor] | None:
+        """Where in each image ``(B, C, H, W)`` the network's own begins, ``(B, 2)``, if it says so.
+
+        Two views of one picture, at offsets of whole pixels, are the same to the network where
+        offset plus place agree: for crops where ``move`` crops, for cyclic shifts where it rolls.
+        """
+        place: Callable[[Tensor], Tensor] | None = getattr(self.move, "place", None)
+        return place
 
     def __call__(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The positional arguments of the model, the first of them moved."""
@@ -64,10 +75,14 @@ class ImageMove:
 class RepairContext:
     """The model that a remedy works on, and notes of what the remedy did."""
 
-    def __init__(self, model: nn.Module, survey: Survey, forward_pass: ForwardPass) -> None:
+    def __init__(
+        self, model: nn.Module, survey: Survey, forward_pass: ForwardPass, size: Pair
+    ) -> None:
         self.model, self.survey, self.forward_pass = model, survey, forward_pass
+        self.size = size  # of the images that the model takes
         self.changes: list[Change] = []
         self.obstacles: list[Obstacle] = []
+        self.view_margin = 0
 
     def layers(self) -> Iterator[tuple[str, nn.Module]]:
         """Every module once, under its first name."""

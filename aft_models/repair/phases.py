@@ -60,20 +60,24 @@ def _choose(index: Tensor, options: list[Tensor]) -> Tensor:
     return chosen
 
 
-def roll_each(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """``torch.roll`` of ``(B, C, H, W)`` by another distance for each image.
+def window_each(x: Tensor, top: Tensor, left: Tensor, size: Pair) -> Tensor:
+    """Of each image ``(B, C, H, W)`` the window that begins at its own place, on a torus.
 
-    >>> line = torch.arange(3.0).view(1, 1, 1, 3)
-    >>> roll_each(line, torch.tensor([0]), torch.tensor([1])).flatten().tolist()
-    [2.0, 0.0, 1.0]
+    >>> line = torch.arange(4.0).view(1, 1, 1, 4)
+    >>> window_each(line, torch.tensor([0]), torch.tensor([2]), (1, 3)).flatten().tolist()
+    [2.0, 3.0, 0.0]
     """
-    for axis, distance in ((2, rows), (3, columns)):
-        size = x.shape[axis]
-        source = (torch.arange(size, device=x.device) - distance[:, None]) % size  # (B, size)
-        shape = [-1, 1, 1, 1]
-        shape[axis] = size
-        x = x.gather(axis, source.view(shape).expand(x.shape))
+    for axis, start, count in ((2, top, size[0]), (3, left, size[1])):
+        source = (torch.arange(count, device=x.device) + start[:, None]) % x.shape[axis]
+        shape, whole = [-1, 1, 1, 1], list(x.shape)
+        shape[axis] = whole[axis] = count
+        x = x.gather(axis, source.view(shape).expand(whole))
     return x
+
+
+def roll_each(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """``torch.roll`` of ``(B, C, H, W)`` by another distance for each image."""
+    return window_each(x, -rows, -columns, (x.shape[2], x.shape[3]))
 
 
 class _Pass(threading.local):

@@ -19,6 +19,7 @@ GROUPS = {
     "padding": "how maps are padded",
     "sampling": "how layers sub-sample",
     "placement": "where the image lies",
+    "view": "which part of the view the network sees",
 }
 Cause = Literal["border", "sub-sampling", "non-linearity", "position"]  # as an audit names them
 
@@ -79,6 +80,7 @@ class RemedySpec:
             changed=tuple(context.changes),
             unchanged=tuple(context.obstacles),
             new_parameters=_count_parameters(context) - before,
+            view_margin=context.view_margin,
             needs_finetuning=self.remedy.needs_finetuning,
         )
 

@@ -83,7 +83,7 @@ def load_batch(classifier: Classifier, dataset: ImageSet) -> tuple[Tensor, Tenso
     recipe = classifier.preprocessing
     geometry = geometry_for(
         recipe,
-        finished=dataset.has_size(recipe.input_size),
+        finished=dataset.has_size(recipe.network_size),
         rendered=isinstance(dataset, RenderedSet),
     )
     batch = next(canvas_batches(dataset, geometry, batch_size=len(dataset), workers=0))

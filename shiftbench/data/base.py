@@ -86,8 +86,11 @@ class RenderedSet(Protocol):
         """Returns uint8 (B, 3, view + 2 margin, view + 2 margin), seen from `offset` pixels."""
         ...
 
-    def views(self, indices: Sequence[int], view: int, reach: int = 1) -> Views:
-        """Prepares a batch for many offsets of up to `reach` pixels; equal to `render` at each."""
+    def views(self, indices: Sequence[int], view: int, reach: int = 1, wider: int = 0) -> Views:
+        """Prepares a batch for many offsets of up to `reach` pixels; equal to `render` at each.
+
+        Each view shows `wider` pixels more on each side.
+        """
         ...
 
 

@@ -125,8 +125,9 @@ class Canvases:
         import torch
 
         if isinstance(self._dataset, RenderedSet):
-            view, margin = self._geometry.view, self._geometry.margin
-            return self._batch(self._dataset.render(chosen, view, margin), chosen, ())
+            inner = self._geometry.inner or self._geometry.view
+            margin = (self._geometry.side - inner) // 2
+            return self._batch(self._dataset.render(chosen, inner, margin), chosen, ())
         decoded = [self._next() for _ in chosen]
         bad = [item for item in decoded if item.pixels is None]
         if bad and not self._skip_bad:

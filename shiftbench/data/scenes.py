@@ -98,11 +98,16 @@ class Scenes:
         world = draw_world(self.seed, self.split, indices)
         return sensor.render(world, view, margin, offset)
 
-    def views(self, indices: Sequence[int], view: int, reach: int = 1) -> CameraViews:
-        """Prepares a batch for many offsets; those up to `reach` pixels share their renderings."""
+    def views(
+        self, indices: Sequence[int], view: int, reach: int = 1, wider: int = 0
+    ) -> CameraViews:
+        """Prepares a batch for many offsets; those up to `reach` pixels share their renderings.
+
+        Each view shows `wider` pixels more on each side.
+        """
         from shiftbench.scenes.sensor import CameraViews  # imports torch
 
-        return CameraViews(draw_world(self.seed, self.split, indices), view, reach)
+        return CameraViews(draw_world(self.seed, self.split, indices), view, reach, wider)
 
 
 def _load(request: DataRequest) -> Scenes:

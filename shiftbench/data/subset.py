@@ -56,10 +56,10 @@ class RenderedSubset(Subset):
         whole = cast("RenderedSet", self.whole)
         return whole.render([self.indices[i] for i in indices], view, margin, offset)
 
-    def views(self, indices: Sequence[int], view: int, reach: int = 1) -> Views:
+    def views(self, indices: Sequence[int], view: int, reach: int = 1, wider: int = 0) -> Views:
         """As the whole prepares them."""
         whole = cast("RenderedSet", self.whole)
-        return whole.views([self.indices[i] for i in indices], view, reach)
+        return whole.views([self.indices[i] for i in indices], view, reach, wider)
 
 
 def subset(dataset: ImageSet, indices: Sequence[int]) -> Subset:

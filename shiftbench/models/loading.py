@@ -153,8 +153,10 @@ def repaired(plain: Classifier, remedies: str, *, trained: bool = True) -> Class
 
 def _rebuilt(plain: Classifier, module: nn.Module, **changes: Any) -> Classifier:
     """A classifier of a changed network, with all else that is known of the model."""
+    from aft_models.repair import view_margin
     from shiftbench.models.classifier import as_classifier
 
+    recipe = plain.preprocessing.widened(view_margin(module))
     kept: dict[str, Any] = {
         "name": plain.name,
         "source": plain.source,
@@ -162,7 +164,7 @@ def _rebuilt(plain: Classifier, module: nn.Module, **changes: Any) -> Classifier
         "code": plain.code,
         "remedies": plain.parts["remedies"],
     }
-    return as_classifier(module, plain.preprocessing, **{**kept, **changes})
+    return as_classifier(module, recipe, **{**kept, **changes})
 
 
 def _require_trained(model: Classifier) -> None:

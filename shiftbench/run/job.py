@@ -229,7 +229,7 @@ def _geometry(
         crop_pct=settings.crop_pct,
         margin=margins.get(widest, 0),
         pad=settings.pad,
-        finished=dataset.has_size(classifier.preprocessing.input_size),
+        finished=dataset.has_size(classifier.preprocessing.network_size),
         rendered=isinstance(dataset, RenderedSet),
         shift=widest,
     )

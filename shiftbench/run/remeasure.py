@@ -29,7 +29,7 @@ def job_of(record: Record, classifier: Classifier, dataset: ImageSet) -> Job:
         crop_pct=str(record.data.geometry["crop"]),
         margin=max(metric.margin() for metric in metrics),
         pad=str(record.data.geometry["pad"]),
-        finished=dataset.has_size(classifier.preprocessing.input_size),
+        finished=dataset.has_size(classifier.preprocessing.network_size),
         rendered=isinstance(dataset, RenderedSet),
         shift=f"the record of {record.model.name}",
     )

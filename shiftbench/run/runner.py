@@ -241,13 +241,16 @@ class _Runner:
 
     def _predict(self, canvases: CanvasBatch) -> ImageBatch:
         """Puts images on the engine's device and makes their clean predictions."""
-        dataset, view = self.job.dataset, self.job.geometry.view
+        dataset, geometry = self.job.dataset, self.job.geometry
         scene = None
         if isinstance(dataset, RenderedSet):
 
             def scene() -> Views:
                 assert isinstance(dataset, RenderedSet)
-                return _Prepared(dataset.views(canvases.indices, view), self.engine)
+                inner = geometry.inner or geometry.view
+                wider = (geometry.view - inner) // 2
+                views = dataset.views(canvases.indices, inner, wider=wider)
+                return _Prepared(views, self.engine)
 
         return ImageBatch.predict(
             self.engine,

@@ -155,24 +155,28 @@ class CameraViews:
     asked for are rendered, so a search that drops broken images pays for the others alone.
     """
 
-    def __init__(self, world: World, view: int, reach: int) -> None:
+    def __init__(self, world: World, view: int, reach: int, wider: int = 0) -> None:
         self._world = world
         self._view = view
-        self._margin = reach
+        self._wider = wider
+        self._margin = reach + wider
         self._phases: dict[Offset, tuple[Tensor, Tensor]] = {}  # canvases and which are rendered
 
     def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
-        """Returns uint8 (B, 3, view, view), equal to `render` at `offset`, bit for bit."""
+        """Returns uint8 (B, 3, side, side), equal to `render` at `offset`, bit for bit.
+
+        The side is the view with `wider` pixels more on each side.
+        """
         wanted = torch.arange(len(self._world)) if rows is None else rows.cpu()
         (down, phase_y), (right, phase_x) = split_offset(offset.dy), split_offset(offset.dx)
-        needed = max(abs(down), abs(right))
+        needed = max(abs(down), abs(right)) + self._wider
         if needed > self._margin:  # an offset further out than any before: render more at once
             self._margin = needed
             self._phases.clear()
         canvases = self._canvases(Offset(phase_y, phase_x), wanted)
-        top, left = self._margin + down, self._margin + right
-        views = canvases[:, :, top : top + self._view, left : left + self._view]
-        return views[wanted]
+        top, left = (self._margin - self._wider + whole for whole in (down, right))
+        side = self._view + 2 * self._wider
+        return canvases[:, :, top : top + side, left : left + side][wanted]
 
     def _canvases(self, phase: Offset, wanted: Tensor) -> Tensor:
         side = self._view + 2 * self._margin

@@ -23,7 +23,7 @@ from aft_models.repair import (
     untrained,
 )
 from aft_models.repair.blurpool import binomial
-from aft_models.repair.canonical import to_canonical
+from aft_models.repair.canonical import Canonical
 from aft_models.repair.layer import SlidingLayer, sliding
 
 
@@ -444,10 +444,10 @@ def test_canonical_makes_a_vit_ignore_every_shift() -> None:
 @pytest.mark.parametrize("size", [(32, 32), (15, 20)])
 def test_canonical_images_have_first_harmonics_of_phase_zero(size: tuple[int, int]) -> None:
     x = scene(*size)
-    spectrum = torch.fft.fft2(to_canonical(x).sum(1))
+    spectrum = torch.fft.fft2(Canonical()(x).sum(1))
     for first in (spectrum[:, 1, 0], spectrum[:, 0, 1]):
         torch.testing.assert_close(first.angle(), torch.zeros_like(first.angle()))
-    torch.testing.assert_close(to_canonical(to_canonical(x)), to_canonical(x))
+    torch.testing.assert_close(Canonical()(Canonical()(x)), Canonical()(x))
 
 
 def test_canonical_leaves_an_axis_without_first_harmonic() -> None:
@@ -455,7 +455,7 @@ def test_canonical_leaves_an_axis_without_first_harmonic() -> None:
     spectrum = torch.fft.fft2(x)
     spectrum[:, :, [1, -1], 0] = 0
     x = torch.fft.ifft2(spectrum).real
-    moved = to_canonical(x)
+    moved = Canonical()(x)
     assert torch.allclose(moved.sum(3), x.sum(3))  # not moved along the rows
     assert not torch.allclose(moved, x)
 

@@ -1,0 +1,111 @@
+"""``select``: the content chooses which crop of a wider view the network sees.
+
+The idea is that of Shifman and Weiss, "Robust Inference by Crop Selection", ECCV 2024. A view that
+is ``m`` pixels wider on each side holds ``(2 m + 1)^2`` crops of the network's own size. The one is
+taken whose center scores highest, by a score of the pixels around it alone: a camera that moves by
+a few whole pixels mostly finds the same crop again, pixel by pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aft_models.errors import AftModelsError
+from aft_models.repair.context import ImageMove, RepairContext
+from aft_models.repair.phases import Phase, window_each
+from aft_models.repair.remedy import Number, Remedy, register
+from aft_models.repair.window import Pair, map_size
+from aft_models.resample import without_autocast, working_dtype
+
+_SIGMAS = (2.0, 4.0)  # pixels: the score is the difference of two Gaussians
+_RADIUS = 12  # pixels around a center that its score sees, three times the wider sigma
+
+
+@dataclass
+class Select:
+    """Of each image the inner crop whose center has the largest content score."""
+
+    margin: int  # m
+    size: Pair  # what the network itself takes
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, C, H - 2 m, W - 2 m)``."""
+        rows, columns = self.place(images).unbind(1)
+        height, width = (side - 2 * self.margin for side in map_size(images))
+        return window_each(images, rows, columns, (height, width))
+
+    @torch.no_grad()
+    def place(self, images: Tensor) -> Tensor:
+        """Where the crop of each image begins: ``(B, 2)``, rows and columns, 0 to 2 m.
+
+        Crops of one picture that begin at the same pixel of it are the same to the network.
+        """
+        height, width = (side - 2 * self.margin for side in map_size(images))
+        if min(height, width) < 3:
+            raise AftModelsError(
+                f"select:{self.margin} crops {self.margin} pixels from each side, and an image of "
+                f"{images.shape[2]} x {images.shape[3]} leaves too few: use a smaller number"
+            )
+        with without_autocast(images):
+            best = Phase.largest(self._scores(images.detach(), height, width))
+        return torch.stack([best.rows, best.columns], 1)
+
+    def _scores(self, images: Tensor, height: int, width: int) -> Tensor:
+        """The score of each candidate's center: ``(B, 2 m + 1, 2 m + 1)``."""
+        gray = images.mean(1, keepdim=True, dtype=working_dtype(images.dtype))
+        radius = min(_RADIUS, (height - 1) // 2, (width - 1) // 2)
+        span = 2 * (self.margin + radius) + 1
+        around = gray[:, :, height // 2 - radius :, width // 2 - radius :][:, :, :span, :span]
+        kernels = torch.stack([_gaussian(sigma, radius) for sigma in _SIGMAS]).to(around)
+        blurred = F.conv2d(around, kernels[:, None, :, None])  # (B, 2, ...): along the columns
+        blurred = F.conv2d(blurred, kernels[:, None, None, :], groups=2)
+        return (blurred[:, 0] - blurred[:, 1]).abs()
+
+
+def _gaussian(sigma: float, radius: int) -> Tensor:
+    weights = [math.exp(-0.5 * (i / sigma) ** 2) for i in range(-radius, radius + 1)]
+    return torch.tensor(weights, dtype=torch.float64) / math.fsum(weights)
+
+
+class CropHook(ImageMove):
+    """Selects a crop, and lets training show the network images of its own size as they are."""
+
+    move: Select
+
+    def __call__(self, model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """See :class:`aft_models.repair.context.ImageMove`."""
+        if inputs and isinstance(inputs[0], Tensor) and inputs[0].shape[2:] == self.move.size:
+            if model.training:
+                return inputs
+            (height, width), margin = self.move.size, self.move.margin
+            raise AftModelsError(
+                f"select:{margin} takes images of {height + 2 * margin} x {width + 2 * margin} "
+                f"pixels, of which the network sees {height} x {width}: got {height} x {width}"
+            )
+        return super().__call__(model, inputs)
+
+
+def _apply(context: RepairContext, margin: int) -> None:
+    hook = CropHook("select", Select(margin, context.size))
+    context.model.register_forward_pre_hook(hook, prepend=True)  # the others move what it selects
+    context.view_margin = margin
+    what = f"the content chooses one of {2 * margin + 1} x {2 * margin + 1} crops of a wider view"
+    context.changed("", context.model, what)
+
+
+register(
+    Remedy(
+        name="select",
+        group="view",
+        summary="the network sees the crop whose center the content chooses, of a wider view",
+        apply=_apply,
+        treats=("position", "sub-sampling"),
+        number=Number("how many pixels wider the view is on each side", 1, 64, 8),
+    )
+)

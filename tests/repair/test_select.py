@@ -1,0 +1,143 @@
+"""Crop selection: the same crop wherever the camera stood, and what it asks of the view."""
+
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+from repair_cases import Residual
+from shifted_models import scene
+from torch import Tensor, nn
+
+from aft_models import AftModelsError, repair
+from aft_models.preprocessing import Preprocessing
+from aft_models.repair import view_margin
+from aft_models.repair.anchor import Anchor
+from aft_models.repair.canonical import Canonical
+from aft_models.repair.select import Select
+from shiftbench.data import load_dataset
+from shiftbench.errors import UsageError
+from shiftbench.grid import Offset
+from shiftbench.models import load_model
+from shiftbench.preprocessing import geometry_for
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def crop(canvas: Tensor, dy: int, dx: int, side: int) -> Tensor:
+    """The view whose camera has moved by (dy, dx) from the middle of the canvas."""
+    start = (canvas.shape[-1] - side) // 2
+    return canvas[:, :, start + dy : start + dy + side, start + dx : start + dx + side]
+
+
+MOVES = [(0, 0), (1, 0), (0, -2), (3, 3), (-3, 2)]
+
+
+@pytest.mark.parametrize("others", [[], ["vote"], ["circular", "aps"], ["canonical"]])
+def test_a_move_that_keeps_the_winner_inside_changes_no_bit(others: list[str]) -> None:
+    model = repair(Residual(), *others, "select:6").eval()
+    choose, canvas = Select(6, (224, 224)), scene(72, 72, count=64).float()
+    places = torch.stack([choose.place(crop(canvas, *move, 56)) for move in MOVES])
+    seen = places + torch.tensor(MOVES)[:, None]  # on the canvas
+    same = (seen == seen[0]).all(2).all(0)
+    assert 3 <= int(same.sum()) < 64  # some winners stay inside for all moves, some do not
+    still = model(crop(canvas, 0, 0, 56)[same])
+    for move in MOVES:
+        assert torch.equal(model(crop(canvas, *move, 56)[same]), still)
+
+
+def test_the_crop_is_the_one_whose_center_scores_most() -> None:
+    images = torch.zeros(2, 3, 48, 48)
+    images[0, :, 20, 23] = 1  # a dot; the center of the 32 x 32 crop that begins at (4, 7)
+    images[1, :, 17, 18] = -1
+    assert Select(8, (224, 224)).place(images).tolist() == [[4, 7], [1, 2]]
+    assert torch.equal(Select(8, (224, 224))(images)[0, :, 16, 16], torch.ones(3))
+
+
+@pytest.mark.parametrize("move", [Anchor((4, 4)), Canonical()])
+def test_rolled_images_of_one_place_are_the_same(move: Anchor | Canonical) -> None:
+    x = scene(32, 32, count=1)
+    dy, dx = move.place(x)[0].int().tolist()  # an anchored image is rolled by less than a patch
+    rolled = x.roll((-dy, -dx), (2, 3))
+    torch.testing.assert_close(move.place(rolled) + torch.tensor([[dy, dx]]), move.place(x))
+    torch.testing.assert_close(move(rolled), move(x))
+
+
+def test_gradients_go_through_the_chosen_crop_alone() -> None:
+    model = repair(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(2)), "select:4")
+    images = torch.randn(2, 3, 24, 24, requires_grad=True)
+    model(images).sum().backward()
+    touched = images.grad.ne(0).all(1).sum((1, 2))
+    assert touched.tolist() == [16 * 16] * 2
+
+
+def test_a_network_of_one_size_takes_the_wider_view_only() -> None:
+    vit = timm.create_model("test_vit", img_size=32, patch_size=4, num_classes=10)
+    model = repair(vit, "select:4")
+    assert view_margin(model) == 4
+    assert model.eval()(torch.zeros(1, 3, 40, 40)).shape == (1, 10)
+    with pytest.raises(AftModelsError, match="takes images of 40 x 40 pixels, of which the netw"):
+        model(torch.zeros(1, 3, 32, 32))
+    assert model.train()(torch.zeros(2, 3, 32, 32)).shape == (2, 10), "training may show it as is"
+    with pytest.raises(AftModelsError, match="leaves too few: use a smaller number"):
+        model(torch.zeros(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize("number", ["0", "65", "-1"])
+def test_a_number_out_of_range_is_one_sentence(number: str) -> None:
+    with pytest.raises(AftModelsError, match="select takes how many pixels wider the view is on"):
+        repair(Residual(), f"select:{number}")
+
+
+def test_steps_add_up() -> None:
+    stepwise = repair(repair(Residual(), "select:4"), "circular", "aps").eval()
+    at_once = repair(Residual(), "circular", "aps", "select:4").eval()
+    at_once.load_state_dict(stepwise.state_dict())
+    images = torch.randn(2, 3, 40, 40)
+    assert torch.equal(stepwise(images), at_once(images))
+
+
+# The view
+
+
+@pytest.mark.parametrize("margin", [0, 3])
+@pytest.mark.parametrize("wider", [1, 4, 7])
+@pytest.mark.parametrize("length", [110, 111, 141])
+def test_the_scale_and_the_middle_stay(length: int, wider: int, margin: int) -> None:
+    plain = geometry_for(Preprocessing(96), margin=margin)
+    wide = geometry_for(Preprocessing(96).widened(wider), margin=0)
+    assert wide.resize == plain.resize == 110
+    assert wide.view == 96 + 2 * wider
+    (few, _), (many, _) = (geometry._span(length) for geometry in (plain, wide))
+    assert few.start + margin - many.start == wider
+    assert few.stop - margin + wider == many.stop
+
+
+def test_too_few_pixels_are_one_sentence() -> None:
+    recipe = Preprocessing(224).widened(17)
+    with pytest.raises(
+        UsageError, match=r"the wider view needs 17 pixels around .* leaves 16: choo"
+    ):
+        geometry_for(recipe)
+    with pytest.raises(UsageError, match="crop and the wider view needs 20 pixels"):
+        geometry_for(recipe, margin=3, shift="crop")
+    assert geometry_for(recipe, pad="reflect").side == 258
+    assert geometry_for(Preprocessing(32).widened(4), finished=True, rendered=True).resize == 32
+
+
+def test_a_suffix_widens_the_view_of_any_model() -> None:
+    name = "xcit_pico_6_p8.scenes"
+    plain, model = load_model(name), load_model(f"{name}+select:6")
+    assert model.preprocessing.input_size == plain.preprocessing.input_size + 12
+    assert model.preprocessing.network_size == plain.preprocessing.input_size
+    assert model.num_classes == plain.num_classes
+
+
+def test_a_rendered_view_is_wider_and_no_coarser() -> None:
+    scenes = load_dataset("scenes", limit=2)
+    plain, wide = scenes.views([0, 1], 32), scenes.views([0, 1], 32, wider=5)
+    for offset in (Offset(0.0, 0.0), Offset(0.5, -1.0), Offset(3.0, 2.5)):
+        assert torch.equal(wide(offset)[:, :, 5:-5, 5:-5], plain(offset))
