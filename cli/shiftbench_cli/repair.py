@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from shiftbench.audit.trials import RepairTrial, repair
-from shiftbench.statistics import wilson
 from shiftbench_cli import completion, options, render
 
 
@@ -67,8 +66,10 @@ def command(
 
     Change: how much the centered logits move, relative to their size, under a cyclic shift by one
     pixel and by half a pixel on both axes, for the first eight images. Cost: CPU time of a forward
-    pass relative to the original. No remedy is trained here. Use one by its name: `shiftbench run
-    -m MODEL+circular+aps`.
+    pass relative to the original. With --data, top-1 is the share of right answers, and "crops" of
+    answers that stay right at every crop moved by up to 1 and up to 2 pixels, as a camera moves.
+
+    No remedy is trained here. Use one by its name: `shiftbench run -m MODEL+select`.
     """
     trials = repair(model, remedies=chosen, data=data, images=images, checkpoint=checkpoint)
     if form == "json":
@@ -82,6 +83,7 @@ def command(
 def _plain(trial: RepairTrial) -> dict[str, Any]:
     return {
         **asdict(trial),
+        "scores": [asdict(score) for score in trial.scores],
         "new_parameters": trial.new_parameters,
         "needs_finetuning": trial.needs_finetuning,
     }
@@ -90,7 +92,6 @@ def _plain(trial: RepairTrial) -> dict[str, Any]:
 def _print(model: str, trials: list[RepairTrial]) -> None:
     measured = [t for t in trials if not t.refused]
     images = measured[0].images
-    with_labels = any(t.correct is not None for t in measured)
     columns = [
         "remedy",
         "layers\nchanged",
@@ -99,7 +100,8 @@ def _print(model: str, trials: list[RepairTrial]) -> None:
         "change\n1/2 px",
         "cost",
     ]
-    columns += ["new\nparams", "fine-\ntune"] + (["top-1"] if with_labels else [])
+    columns += ["new\nparams", "fine-\ntune"]
+    scored = ["top-1", "crops\n1 px", "crops\n2 px"][: max(len(t.right) for t in measured)]
     rows = []
     for t in measured:
         row = [
@@ -112,8 +114,9 @@ def _print(model: str, trials: list[RepairTrial]) -> None:
             f"{t.new_parameters:,}" if t.new_parameters else "",
             "yes" if t.needs_finetuning else "",
         ]
-        right = "" if t.correct is None else render.shown(wilson(t.correct, images))
-        rows.append([*row, *([right] if with_labels else [])])
+        shown = [render.shown(score) for score in t.scores]
+        rows.append([*row, *shown, *[""] * (len(scored) - len(shown))])
+    columns += scored
     render.print_table(
         columns,
         rows,

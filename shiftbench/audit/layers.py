@@ -78,14 +78,16 @@ def audit(
     return Audit(tuple(layers))
 
 
-def load_batch(classifier: Classifier, dataset: ImageSet) -> tuple[Tensor, Tensor]:
-    """All images of a small data set as a model sees them, (B, C, H, W), and their labels."""
-    recipe = classifier.preprocessing
-    geometry = geometry_for(
-        recipe,
-        finished=dataset.has_size(recipe.network_size),
-        rendered=isinstance(dataset, RenderedSet),
-    )
+def load_batch(classifier: Classifier, dataset: ImageSet, room: int = 0) -> tuple[Tensor, Tensor]:
+    """All images of a small data set as a model sees them, (B, C, H, W), and their labels.
+
+    With up to `room` pixels around the view, as many as the data has.
+    """
+    recipe, rendered = classifier.preprocessing, isinstance(dataset, RenderedSet)
+    finished = dataset.has_size(recipe.network_size)
+    geometry = geometry_for(recipe, finished=finished, rendered=rendered)
+    spare = room if rendered else min(room, (geometry.resize - geometry.view) // 2)
+    geometry = replace(geometry, margin=max(spare, 0))
     batch = next(canvas_batches(dataset, geometry, batch_size=len(dataset), workers=0))
     return normalize(batch.canvas, recipe.mean, recipe.std), batch.labels
 

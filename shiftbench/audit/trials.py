@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -13,18 +13,22 @@ from torch import Tensor, nn
 
 import aft_models
 from aft_models.errors import AftModelsError
-from aft_models.repair import REMEDIES, RepairReport, reports, untrained
+from aft_models.repair import REMEDIES, RepairReport, reports, untrained, view_margin
 from shiftbench.audit.layers import load_batch
 from shiftbench.data import load_dataset, relabeled
 from shiftbench.errors import UsageError
-from shiftbench.grid import Offset
+from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.models import Classifier, load_model
 from shiftbench.models.names import split_remedies
 from shiftbench.shifts import SHIFTS
+from shiftbench.shifts.base import Views
+from shiftbench.statistics import Score, wilson
 
 WHOLE, HALF = Offset(1.0, 1.0), Offset(0.5, 0.5)
 ROUNDS = 3  # forward passes whose median CPU time is compared
 PROBED = 8  # images that changes and cost are measured on, and that a forward pass takes at once
+CROPS = Grid(2)  # moves of the camera, in whole pixels
+ROOM = 32  # pixels around the view that remedies and crops may use, where the data has them
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,13 @@ class RepairTrial:
     half: float = 0.0  # and by half a pixel, on both axes
     cost: float = 1.0  # CPU time of a forward pass over that of the network as it is
     images: int = 0  # how many it was tried on
-    correct: int | None = None  # how many of them it gets right, where labels were given
+    right: tuple[int, ...] = ()  # how many are right at every crop up to 0, 1 and 2 px
     refused: str = ""  # why the remedies do not apply
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """Right answers under crops of up to 0, 1 and 2 px; fewer, or none, where not measured."""
+        return tuple(wilson(count, self.images) for count in self.right)
 
     @property
     def changed(self) -> int:
@@ -78,8 +87,8 @@ def repair(
         model: A name as for `shiftbench run`, or a loaded model, without remedies.
         remedies: Each a text such as `aps` or `circular+aps`. Default: every remedy, and every way
             to sub-sample together with circular padding.
-        data: Images to use, as for `shiftbench run`; right answers are counted too. Default: the
-            images of `scenes`, without labels.
+        data: Images to use, as for `shiftbench run`; right answers are counted too, clean and under
+            crops by up to 2 px. Default: the images of `scenes`, without labels.
         images: How many.
         checkpoint: Weights for a model given by its name.
 
@@ -94,8 +103,18 @@ def repair(
     if split_remedies(name)[1]:
         raise UsageError(f"{name} has remedies already: give the model without them")
     classifier = load_model(model, checkpoint=checkpoint) if isinstance(model, str) else model
-    pixels, labels = _images(classifier, data, images)
-    return try_remedies(classifier.network, pixels, remedies or _all_remedies(), labels=labels)
+    dataset = load_dataset(data or "scenes", limit=images)
+    if data is not None:
+        dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
+    canvas, labels = load_batch(classifier, dataset, ROOM)
+    margin = (canvas.shape[-1] - classifier.preprocessing.input_size) // 2
+    return try_remedies(
+        classifier.network,
+        canvas,
+        remedies or _all_remedies(),
+        margin=margin,
+        labels=None if data is None else labels,
+    )
 
 
 def _all_remedies() -> list[str]:
@@ -108,20 +127,12 @@ def _all_remedies() -> list[str]:
     return [*REMEDIES, *pairs]
 
 
-def _images(classifier: Classifier, data: str | None, count: int) -> tuple[Tensor, Tensor | None]:
-    """Normalized images of the data, with labels where the user named the data."""
-    dataset = load_dataset(data or "scenes", limit=count)
-    if data is not None:
-        dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
-    pixels, labels = load_batch(classifier, dataset)
-    return pixels, None if data is None else labels
-
-
 def try_remedies(
     network: nn.Module,
-    images: Tensor,
+    canvas: Tensor,
     remedies: Sequence[str],
     *,
+    margin: int = 0,
     labels: Tensor | None = None,
 ) -> list[RepairTrial]:
     """Tries remedies on copies of a network, each on the same images; the first is the network.
@@ -130,8 +141,9 @@ def try_remedies(
 
     Args:
         network: Takes normalized images and answers with logits, in eval mode.
-        images: (B, C, H, W), normalized.
+        canvas: (B, C, H, W), normalized: the images and what lies around them.
         remedies: Each a text such as `aps` or `circular+aps`.
+        margin: Pixels of the canvas on each side beyond what the network sees.
         labels: One class per image, to count right answers.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -139,34 +151,60 @@ def try_remedies(
     >>> after.whole < 1e-5 < before.whole
     True
     """
-    trials = [_examine("", network, network, images, labels)]
+    views = SHIFTS.get("crop").views(canvas, margin)
+    image = views(ORIGIN)
+    first = image[:PROBED]
+    trials = [_examine("", network, lambda: network(first), canvas, margin, labels)]
     for text in remedies:
         try:
-            repaired = aft_models.repair(network, *text.split("+"), image=images[:1])
+            repaired = aft_models.repair(network, *text.split("+"), image=image[:1]).eval()
         except AftModelsError as error:
             trials.append(RepairTrial(text, refused=str(error)))
             continue
-        trials.append(_examine(text, repaired.eval(), network, images, labels))
+        room = margin - view_margin(repaired)
+        if room < 0:
+            refused = f"needs {view_margin(repaired)} pixels around the view, there are {margin}"
+            trials.append(RepairTrial(text, refused=refused))
+            continue
+        trials.append(_examine(text, repaired, lambda: network(first), canvas, room, labels))
     return trials
 
 
 @torch.no_grad()
 def _examine(
-    text: str, network: nn.Module, original: nn.Module, images: Tensor, labels: Tensor | None
+    text: str,
+    network: nn.Module,
+    run_original: Callable[[], object],
+    canvas: Tensor,
+    margin: int,
+    labels: Tensor | None,
 ) -> RepairTrial:
-    probed = images[:PROBED]
-    views = SHIFTS.get("cyclic").views(probed, 0)
+    crops = SHIFTS.get("crop").views(canvas, margin)
+    probed = crops(ORIGIN)[:PROBED]
+    cyclic = SHIFTS.get("cyclic").views(probed, 0)
     logits = network(probed)
     cost = 1.0
-    if network is not original:  # in turns, since a busy machine is not equally busy all the time
-        cost = median(_seconds(network, probed) / _seconds(original, probed) for _ in range(ROUNDS))
-    whole, half = (relative_change(network(views(offset)), logits) for offset in (WHOLE, HALF))
-    correct = None
+    if text:  # in turns, since a busy machine is not equally busy all the time
+        ratios = (_seconds(lambda: network(probed)) / _seconds(run_original) for _ in range(ROUNDS))
+        cost = median(ratios)
+    whole, half = (relative_change(network(cyclic(offset)), logits) for offset in (WHOLE, HALF))
+    right: tuple[int, ...] = ()
     if labels is not None and not untrained(network):
-        rest = range(PROBED, len(images), PROBED)
-        answers = [logits, *(network(images[i : i + PROBED]) for i in rest)]
-        correct = int((torch.cat(answers).argmax(1) == labels).sum())
-    return RepairTrial(text, reports(network), whole, half, cost, len(images), correct)
+        right = _count_right(network, crops, labels, min(margin, CROPS.radius))
+    return RepairTrial(text, reports(network), whole, half, cost, len(canvas), right)
+
+
+def _count_right(network: nn.Module, views: Views, labels: Tensor, radius: int) -> tuple[int, ...]:
+    """How many images are right at every crop up to 0, 1, ... pixels."""
+    rows, counts = torch.arange(len(labels)), []
+    for ring in range(radius + 1):
+        for offset in CROPS:
+            if CROPS.ring(offset) == ring:
+                parts = [(part, network(views(offset, part))) for part in torch.split(rows, PROBED)]
+                kept = [part[answer.argmax(1) == labels[part]] for part, answer in parts]
+                rows = torch.cat(kept) if kept else rows
+        counts.append(len(rows))
+    return tuple(counts)
 
 
 def relative_change(logits: Tensor, before: Tensor) -> float:
@@ -184,8 +222,8 @@ def relative_change(logits: Tensor, before: Tensor) -> float:
     return float((after - before).norm() / before.norm().clamp(min=1e-12))
 
 
-def _seconds(network: nn.Module, images: Tensor) -> float:
+def _seconds(run: Callable[[], object]) -> float:
     """CPU time of a forward pass."""
     began = time.process_time()
-    network(images)
+    run()
     return time.process_time() - began

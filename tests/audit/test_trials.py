@@ -48,6 +48,30 @@ def test_by_default_every_remedy_is_tried() -> None:
     assert {"", *REMEDIES, "circular+aps"} <= set(trials)
     assert "anchor needs a network" in trials["anchor"].refused
     assert trials[""].images == 2
-    assert trials["aps"].correct is None
+    assert trials["aps"].right == ()
     with pytest.raises(UsageError, match="has remedies already"):
         shiftbench.repair("timm:resnet10t,pretrained=false+aps")
+
+
+def test_right_answers_are_those_that_every_crop_keeps() -> None:
+    net, _ = nets()
+    canvas = torch.rand(20, 3, 24, 24, dtype=torch.float64)
+    labels = net(canvas[:, :, 4:20, 4:20]).argmax(1)
+    labels[:3] = (labels[:3] + 1) % 5
+    plain, wide, wider = try_remedies(
+        net, canvas, ["select:3", "select:5"], margin=4, labels=labels
+    )
+    kept = [
+        all(
+            net(canvas[i : i + 1, :, 4 + dy : 20 + dy, 4 + dx : 20 + dx]).argmax(1) == labels[i]
+            for dy in range(-r, r + 1)
+            for dx in range(-r, r + 1)
+        )
+        for r in (0, 1, 2)
+        for i in range(20)
+    ]
+    assert plain.right == tuple(sum(kept[20 * r : 20 * r + 20]) for r in (0, 1, 2))
+    assert plain.right[0] == 17
+    assert len(wide.right) == 2, "one pixel is left for crops"
+    assert wider.refused == "needs 5 pixels around the view, there are 4"
+    assert [score.n for score in plain.scores] == [20] * 3
