@@ -20,7 +20,7 @@ Layer = nn.Linear | nn.Conv2d  # what a last layer is: SqueezeNet's is a 1 x 1 c
 def classifier_names(model: nn.Module, *, size: int = 224) -> tuple[str, ...]:
     """Names of the modules that turn features into logits, as in ``model.get_submodule(name)``.
 
-    timm's models say it themselves (a distilled one has two). Any other model is run once, on a
+    timm's models name them (a distilled one has two). Any other model is run once, on a
     black image of ``size`` pixels: it is the last layer to run with as many outputs as the model.
 
     >>> classifier_names(nn.Sequential(nn.Flatten(), nn.Linear(48, 9), nn.Linear(9, 5)), size=4)

@@ -9,7 +9,7 @@ class AftModelsError(ValueError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, shown: int = 12) -> str:
-    """The sentence about a name that nobody knows: close matches first, then a bounded list.
+    """The message for an unknown name: close matches first, then a bounded list.
 
     >>> unknown("attack", "crops", ["crop", "half"])
     "unknown attack 'crops'. Did you mean 'crop'? Known: crop, half"

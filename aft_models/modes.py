@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Running statistics and dropout stand still for a while; then each module's mode is back.
+    """Puts a model in evaluation mode for a while, and each module back to its own mode.
 
     >>> model = nn.Dropout()
     >>> with evaluating(model):

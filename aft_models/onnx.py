@@ -86,7 +86,7 @@ def _broadcast_divisors(graph: torch.fx.Graph) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter says about its own parts."""
+    """Silences the exporter."""
     before = logging.root.manager.disable
     logging.disable()
     try:
@@ -98,16 +98,16 @@ def _quiet() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """What stood in the way, in a few words: the operator if one is named."""
+    """Why the export failed, in a few words: the operator if one is named."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
-    told = "\n".join(map(str, chain))
-    if found := re.search(r"No ONNX function found for .*?op='([\w.]+)'", told):
-        return f"the operator {found[1]} has no ONNX form"
-    if "data-dependent" in told:
+    text = "\n".join(map(str, chain))
+    if operator := re.search(r"No ONNX function found for .*?op='([\w.]+)'", text):
+        return f"the operator {operator[1]} has no ONNX form"
+    if "data-dependent" in text:
         return "its code branches on the values of a tensor"
-    if "Constraints violated" in told:
+    if "Constraints violated" in text:
         return "its code fixes the batch size"
     first = str(chain[-1]).strip().splitlines()
     return f"{type(chain[-1]).__name__}: {first[0]}" if first else type(chain[-1]).__name__

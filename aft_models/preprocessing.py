@@ -25,7 +25,7 @@ class Preprocessing:
     mean: tuple[float, ...] = IMAGENET_MEAN  # per channel, of pixels in [0, 1]
     std: tuple[float, ...] = IMAGENET_STD
     interpolation: str = "bicubic"  # nearest, bilinear, bicubic, lanczos, ...
-    # The model's own geometry, used only when it is asked for: the part of the resized image that
+    # The model's own geometry, used only on request: the part of the resized image that
     # the view keeps, and what the resize does to it (center, squash or border, as in timm).
     crop_pct: float = CROP_PCT
     crop_mode: str = "center"

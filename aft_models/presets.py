@@ -56,13 +56,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def _presets() -> dict[str, XCiTConfig]:
-    found = {}
+    presets = {}
     for size, (shape, patches) in _SIZES.items():
         for patch in patches:
             for variant, switches in VARIANTS.items():
                 name = "_".join(["xcit", size, f"p{patch}", *([variant] if variant else [])])
-                found[name] = XCiTConfig(patch_size=patch, **shape, **switches)
-    return found
+                presets[name] = XCiTConfig(patch_size=patch, **shape, **switches)
+    return presets
 
 
 PRESETS: dict[str, XCiTConfig] = _presets()

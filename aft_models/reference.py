@@ -1,7 +1,6 @@
-"""The resampling of this package said with FFTs: slow, short, obviously right.
+"""FFT reference of the resampling: slow, short, easy to check against the paper.
 
-Nothing here is used by the models. The tests and the benchmark hold the fast matrix forms to
-these functions, and a reader can check these functions against the paper line by line.
+The models do not use it. Tests and the benchmark compare the fast matrix forms with it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A row of ``n`` pixels is one period of a band-limited signal, so shifting it by 
 pixel, up-sampling it and down-sampling it are linear maps with closed forms. For image-sized
 ``n`` a matrix product beats a pair of FFTs, needs no complex numbers and no permutes, and runs
 unchanged under autograd, ``torch.compile`` and ``torch.export``. :mod:`aft_models.reference`
-says the same with FFTs; the tests hold one to the other.
+does the same with FFTs; tests compare the two.
 
 Two rules about the Nyquist bin of an even ``n``, from which exact equivariance follows:
 
@@ -281,13 +281,13 @@ def _cached(build: Any, args: tuple[Any, ...], device: torch.device, dtype: torc
             return _CACHE[key]
         built: Tensor = build(*args, work)
         return built.to(device=device, dtype=dtype)
-    found = _CACHE.get(key)
-    if found is None:
+    matrix: Tensor | None = _CACHE.get(key)
+    if matrix is None:
         # An inference tensor could never be used in training afterwards.
         with torch.inference_mode(False), torch.no_grad():
-            found = build(*args, work).to(device=device, dtype=dtype).contiguous()
-        if type(found) is Tensor:  # not a fake or otherwise wrapped tensor
+            matrix = build(*args, work).to(device=device, dtype=dtype).contiguous()
+        if type(matrix) is Tensor:  # not a fake or otherwise wrapped tensor
             if len(_CACHE) >= _CACHE_LIMIT:
                 _CACHE.clear()
-            _CACHE[key] = found
-    return found
+            _CACHE[key] = matrix
+    return matrix

@@ -1,4 +1,4 @@
-"""One XCiT for the whole paper: every model and ablation is a value of :class:`XCiTConfig`."""
+"""XCiT: every model and ablation is a value of :class:`XCiTConfig`."""
 
 from __future__ import annotations
 
@@ -274,26 +274,26 @@ class XCiT(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Features after chosen blocks, as timm's feature extraction asks for them."""
+        """Features after chosen blocks, for timm's feature extraction."""
         if output_fmt not in ("NCHW", "NLC"):
             raise AftModelsError(f"output_fmt must be 'NCHW' or 'NLC', got {output_fmt!r}")
         wanted, last = feature_take_indices(len(self.blocks), indices)
         x, (height, width) = self.forward_tokens(x)
-        found = []
+        features = []
         for i, block in enumerate(self.blocks[: last + 1] if stop_early else self.blocks):
             x = self._run(block, x, height, width)
             if i in wanted:
                 kept = self.norm(x) if norm else x
                 if output_fmt == "NCHW":
                     kept = kept.mT.reshape(-1, self.embed_dim, height, width)
-                found.append(kept)
+                features.append(kept)
         if intermediates_only:
-            return found
+            return features
         if self.has_class_token:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
             for block in self.cls_attn_blocks:
                 x = self._run(block, x)
-        return self.norm(x), found
+        return self.norm(x), features
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Tokens to logits, or to the pooled features."""

@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on as if nothing had happened."""
+"""Checkpoints: everything that a run needs to resume bit for bit."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from aft_models.files import write_atomic
 from aft_models.presets import PRESETS
 from aft_models.training.recipe import Recipe
 
-FORMAT = 2  # 1 did not say what a run was trained on
+FORMAT = 2  # 1 did not name the training data
 LAST, BEST = "last.pt", "best.pt"
-LONG = 60  # characters of a value that an error shows whole: names and sizes, not digests
+LONG = 60  # characters of a value that an error shows in full: names and sizes, not digests
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Data:
 
     name: str  # of the data set
     split: str = ""
-    limit: int | None = None  # how many were asked for; None: all of them
+    limit: int | None = None  # how many were requested; None: all of them
     images: int = 0  # how many there are
     fingerprint: str = ""  # a digest of the images, where there is one
 
@@ -72,7 +72,7 @@ class Identity:
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes the whole checkpoint, or leaves the old one."""
+    """Writes a checkpoint atomically."""
     write_atomic(path, lambda place: torch.save(dict(content), place))
 
 

@@ -54,7 +54,7 @@ def train(
     *,
     identity: checkpoint.Identity,
     folder: Path,
-    machine: DeviceConfig | None = None,
+    device_config: DeviceConfig | None = None,
     processes: Processes | None = None,
     evaluate: Evaluate | None = None,
     report: Callable[[Progress], None] | None = None,
@@ -67,7 +67,7 @@ def train(
         AftModelsError: A checkpoint of another run, or a loss that is not a number.
     """
     run = _Run(
-        model, batches, identity, folder, machine or DeviceConfig(), processes or Processes()
+        model, batches, identity, folder, device_config or DeviceConfig(), processes or Processes()
     )
     if resume and (folder / checkpoint.LAST).exists():
         run.restore()
@@ -100,13 +100,13 @@ class _Run:
         batches: Batches,
         identity: checkpoint.Identity,
         folder: Path,
-        machine: DeviceConfig,
+        device_config: DeviceConfig,
         processes: Processes,
     ) -> None:
         recipe = identity.recipe
         self.recipe, self.identity, self.folder = recipe, identity, folder
-        self.machine, self.processes, self.batches = machine, processes, batches
-        self.model = machine.place(model, processes)
+        self.device_config, self.processes, self.batches = device_config, processes, batches
+        self.model = device_config.place(model, processes)
         self.norms = [
             module
             for module in self.model.modules()
@@ -119,13 +119,15 @@ class _Run:
                 norm.momentum = recipe.norm_momentum
         self.optimizer = make_optimizer(self.model, recipe)
         self.scheduler = make_scheduler(self.optimizer, recipe, batches.updates)
-        self.scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
+        self.scaler = torch.amp.GradScaler(
+            device_config.device.type, enabled=device_config.precision == "fp16"
+        )
         self.ema = (
             ModelEmaV3(self.model, decay=recipe.ema_decay, use_warmup=True)
             if recipe.ema_decay
             else None
         )
-        self.forward = machine.wrap(self.model, processes)
+        self.forward = device_config.wrap(self.model, processes)
         self.mixing = (
             Mixing(recipe, classes=identity.classes, seed=identity.seed)
             if recipe.mixup or recipe.cutmix
@@ -199,10 +201,10 @@ class _Run:
     @torch.no_grad()
     def _measure(self, stream: Iterator[Batch], index: int) -> Tensor:
         """Statistics of batch norms for the images of one update; returns their mean loss."""
-        total = torch.zeros(1, device=self.machine.device)
+        total = torch.zeros(1, device=self.device_config.device)
         for _ in range(self.recipe.accumulate):
-            images, labels = self.machine.move(*next(stream))
-            with self.machine.autocast():
+            images, labels = self.device_config.move(*next(stream))
+            with self.device_config.autocast():
                 # Not through DistributedDataParallel, which would overwrite the statistics.
                 logits = _require_logits(self.model(images))
                 if not self.recipe.unlabeled:
@@ -213,14 +215,14 @@ class _Run:
         """One step of the optimizer; returns its mean loss and, if any, its consistency term."""
         recipe = self.recipe
         self.scheduler.step_update(index)
-        total = torch.zeros(1 if self.steady is None else 2, device=self.machine.device)
+        total = torch.zeros(1 if self.steady is None else 2, device=self.device_config.device)
         for step in range(recipe.accumulate):
-            images, labels = self.machine.move(*next(stream))
+            images, labels = self.device_config.move(*next(stream))
             if self.mixing is not None:
                 images, labels = self.mixing(images, labels, index, step, self.processes.rank)
             last = step == recipe.accumulate - 1
             with nullcontext() if last else self._unsynchronized():
-                with self.machine.autocast():
+                with self.device_config.autocast():
                     losses = self._losses(images, labels) / recipe.accumulate
                 loss: Any = self.scaler.scale(losses[0])
                 loss.backward()

@@ -1,4 +1,4 @@
-"""The optimizer and the learning rate over time, as a recipe says."""
+"""The optimizer and the learning-rate schedule of a recipe."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
     where the authors' training script does not look: their models were trained with the decay.
     """
 
-    def groups(module: nn.Module) -> list[dict[str, Any]]:
+    def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
         listed = getattr(module, "no_weight_decay", None)
         exempt = set() if listed is None else set(listed())
         if recipe.decay_temperatures:
             exempt = {name for name in exempt if not name.endswith("temperature")}
-        found: list[dict[str, Any]] = param_groups_weight_decay(
+        groups: list[dict[str, Any]] = param_groups_weight_decay(
             module, recipe.weight_decay, no_weight_decay_list=exempt
         )
-        return found
+        return groups
 
     optimizer: Optimizer = create_optimizer_v2(
         model,
         opt=recipe.optimizer,
         lr=recipe.peak_lr,
         betas=recipe.betas,
-        param_group_fn=groups,
+        param_group_fn=parameter_groups,
     )
     return optimizer
 

@@ -1,4 +1,4 @@
-"""Trained weights, each with a card: what it is, what it expects, how it was made, how it does.
+"""Trained weights, each with a card: architecture, preprocessing, training, scores.
 
 Two files per entry, ``<architecture>.<tag>.safetensors`` and the same with ``.json``; characters
 that a file name should not have are replaced. The bundled ones lie in this folder; training writes
@@ -40,7 +40,7 @@ BUNDLED = Path(__file__).parent
 
 @dataclass(frozen=True)
 class WeightsCard:
-    """Everything needed to use a set of weights rightly, and to know where it came from."""
+    """What a set of weights is for, what it expects of an image, and how it was trained."""
 
     name: str  # "<architecture>.<tag>"
     architecture: str  # a model registered with timm, or how the user named another one
@@ -93,10 +93,10 @@ def load_state_dict(name: str, folder: str | Path | None = None) -> dict[str, Te
         state: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
         raise AftModelsError(f"{path} cannot be read as weights: {error}") from error
-    found = state_dict_digest(state)
-    if found != card.digest:
+    digest = state_dict_digest(state)
+    if digest != card.digest:
         raise AftModelsError(
-            f"{path} does not hold the weights of its card (digest {found[:12]}, expected "
+            f"{path} does not hold the weights of its card (digest {digest[:12]}, expected "
             f"{card.digest[:12]}): copy or export it again"
         )
     return state

@@ -121,14 +121,14 @@ def _settings(
     """What the checkpoint says of its model, in arguments of ours."""
     preset, kind = get_config(architecture), _kind(theirs)
     degrees = _degrees(theirs)
-    told: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "norm_mean": "channel",
         "tokens_norm": not (kind == "baseline" and (preset.dim, preset.patch_size) == (128, 8)),
         "positional": any(key.startswith(("pos_embeder.", "pos_module.")) for key in theirs),
         **degrees,
     }
     if "head.weight" in theirs:
-        told["num_classes"] = theirs["head.weight"].shape[0]
+        settings["num_classes"] = theirs["head.weight"].shape[0]
     if kind in _FIXED:
         _require_kind(preset, kind, architecture)
     else:
@@ -137,8 +137,8 @@ def _settings(
                 f"the checkpoint is of the authors' alias-free model, and {architecture} is not: "
                 "choose the architecture it was trained as"
             )
-        told |= switches_of(arguments, degrees)
-    return told
+        settings |= switches_of(arguments, degrees)
+    return settings
 
 
 def _kind(theirs: Mapping[str, Tensor]) -> str:
@@ -162,12 +162,12 @@ def _require_kind(preset: XCiTConfig, kind: str, architecture: str) -> None:
 
 def _degrees(theirs: Mapping[str, Tensor]) -> dict[str, int]:
     """Degrees of the polynomials in the patch embedding and in the blocks, where there are any."""
-    found = {}
+    degrees = {}
     for key, value in theirs.items():
         if key.endswith(".act_layer.coef"):
             place = "embed_degree" if key.startswith("patch_embed.") else "block_degree"
-            found[place] = value.shape[1] - 1
-    return found
+            degrees[place] = value.shape[1] - 1
+    return degrees
 
 
 def _convolutions(theirs: Mapping[str, Tensor]) -> list[int]:
@@ -196,14 +196,14 @@ def rename_keys(theirs: Mapping[str, Tensor], model: XCiT) -> dict[str, Tensor]:
 
 def _fold_polynomials(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """``out * sum_i c_i (in * x)^i`` as one set of coefficients."""
-    found: dict[str, dict[str, Tensor]] = {}
+    polynomials: dict[str, dict[str, Tensor]] = {}
     rest = {}
     for key, value in state.items():
         if match := _POLYNOMIAL.fullmatch(key):
-            found.setdefault(match[1], {})[match[2]] = value
+            polynomials.setdefault(match[1], {})[match[2]] = value
         else:
             rest[key] = value
-    for place, parts in found.items():
+    for place, parts in polynomials.items():
         if "coef" not in parts:
             rest.update({f"{place}.act_layer.{name}": value for name, value in parts.items()})
             continue
@@ -245,28 +245,28 @@ def _listed(keys: list[str]) -> str:
 
 
 def switches_of(arguments: Mapping[str, Any], degrees: Mapping[str, int]) -> dict[str, Any]:
-    """Switches of :class:`~aft_models.xcit.XCiTConfig` that saved arguments tell.
+    """Switches of :class:`~aft_models.xcit.XCiTConfig` that saved arguments set.
 
     Args:
-        arguments: by their names; those that are not there tell nothing.
+        arguments: by their names; those that are missing set nothing.
         degrees: of the polynomials in the weights, by their switch.
 
     Raises:
-        AftModelsError: they ask for a layer that this package does not have.
+        AftModelsError: they name a layer that this package does not have.
 
     >>> switches_of({"xca_norm_layer": "layer", "lr": 0.001}, {})
     {'norm': 'layer'}
     """
-    found: dict[str, Any] = {}
+    switches: dict[str, Any] = {}
     for name, (switch, words) in _SWITCHES.items():
         if name not in arguments:
             continue
         value = str(arguments[name])
         if value not in words:
             raise _refused(arguments, [name], f"{', '.join(words)} can be loaded")
-        if switch and found.setdefault(switch, words[value]) != words[value]:
+        if switch and switches.setdefault(switch, words[value]) != words[value]:
             raise _refused(arguments, ["mlp_act", "lpi_act"], "here both are the same")
-    _check_sub_sampling(arguments, found)
+    _check_sub_sampling(arguments, switches)
     for name, switch in (
         ("pe_act", "embed_degree"),
         ("mlp_act", "block_degree"),
@@ -274,16 +274,16 @@ def switches_of(arguments: Mapping[str, Any], degrees: Mapping[str, int]) -> dic
     ):
         if str(arguments.get(name)) == "up_poly":
             _check_polynomial(arguments, f"{name}_kwargs", degrees.get(switch))
-    return found
+    return switches
 
 
-def _check_sub_sampling(arguments: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def _check_sub_sampling(arguments: Mapping[str, Any], switches: Mapping[str, Any]) -> None:
     """Two settings make their patch embedding sub-sample never, or once too often."""
     fused = arguments.get("pe_fuse_down", True)
-    if fused and found.get("downsample") == "af" and found.get("embed_activation") == "gelu":
+    if fused and switches.get("downsample") == "af" and switches.get("embed_activation") == "gelu":
         names = ["pe_down_af", "pe_fuse_down", "pe_act"]
         raise _refused(arguments, names, "their patch embedding then never sub-samples")
-    if found.get("downsample") == "stride" and found.get("last_embed_activation") is False:
+    if switches.get("downsample") == "stride" and switches.get("last_embed_activation") is False:
         names = ["pe_down_af", "pe_last_act"]
         raise _refused(arguments, names, "their patch embedding then sub-samples once too often")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from training_runs import RECIPE, TinyNet, run, scenes
+from training_runs import OPTIONS, STEADY, TinyNet, run, scenes
 
 from aft_models.errors import AftModelsError
 from aft_models.preprocessing import Preprocessing
@@ -19,14 +19,6 @@ from aft_models.training.recipe import Recipe, override
 from aft_models.training.recipes import get_recipe
 from aft_models.training.steady import SteadyLoss, symmetric_divergence
 from shiftbench.data import Scenes
-
-STEADY = dataclasses.replace(RECIPE, shift=2, consistency=4.0)
-OPTIONS = {
-    "two views": STEADY,
-    "worst of 3": dataclasses.replace(STEADY, worst_of=3),
-    "teacher": dataclasses.replace(STEADY, teacher=2),
-    "unlabeled": dataclasses.replace(STEADY, teacher=2, unlabeled=True, worst_of=2),
-}
 
 
 def test_identical_views_have_no_divergence() -> None:
@@ -126,38 +118,6 @@ def test_both_pipelines_show_windows_of_the_same_photograph() -> None:
             origins.append(int(distances.flatten(1).amin(1).argmin()))
         assert origins[0] == origins[1]
         assert int(pixels.labels[origins[0]]) == int(labels[row])
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(tmp_path: Path, name: str) -> None:
-    class KilledError(Exception):
-        pass
-
-    def kill(model: nn.Module, finished: int) -> dict[str, float]:
-        if finished > 1:
-            raise KilledError
-        return {}
-
-    whole = run(tmp_path / "whole", OPTIONS[name], evaluate=lambda model, epoch: {})
-    with pytest.raises(KilledError):
-        run(tmp_path / "parts", OPTIONS[name], evaluate=kill)
-    parts = run(tmp_path / "parts", OPTIONS[name], model=TinyNet(), evaluate=lambda m, e: {})
-    for column in ("loss", "consistency_loss"):
-        assert [row[column] for row in parts.rows] == [row[column] for row in whole.rows]
-    for key, value in whole.model.state_dict().items():
-        assert torch.equal(value, parts.model.state_dict()[key]), key
-
-
-def test_accumulated_steps_equal_one_large_batch(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(OPTIONS["teacher"], ema_decay=0.0, epochs=1)
-    rows = []
-    for accumulate in (1, 4):
-        torch.manual_seed(7)
-        model = TinyNet(batch_norm=False)
-        split = dataclasses.replace(recipe, accumulate=accumulate)
-        rows.append(run(tmp_path / str(accumulate), split, model=model).rows[-1])
-    assert rows[0]["loss"] == pytest.approx(rows[1]["loss"], rel=1e-5)
-    assert rows[0]["consistency_loss"] == pytest.approx(rows[1]["consistency_loss"], rel=1e-4)
 
 
 def test_the_term_brings_predictions_together(tmp_path: Path) -> None:

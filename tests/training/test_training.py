@@ -15,7 +15,7 @@ import pytest
 import torch
 import training_runs
 from torch import nn
-from training_runs import RECIPE, TinyNet, run
+from training_runs import OPTIONS, RECIPE, TinyNet, run
 
 from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
@@ -23,6 +23,7 @@ from aft_models.training.checkpoint import Data
 from aft_models.training.data import LoaderBatches
 from aft_models.training.device import DeviceConfig
 from aft_models.training.loop import DivergedError, Evaluate
+from aft_models.training.recipe import Recipe
 from shiftbench.data import Scenes
 
 
@@ -62,13 +63,18 @@ def test_a_field_that_a_checkpoint_does_not_know_had_its_default(tmp_path: Path)
         run(tmp_path, dataclasses.replace(short, norm_momentum=0.5))
 
 
-def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", evaluate=no_scores)
+@pytest.mark.parametrize("recipe", [RECIPE, *OPTIONS.values()], ids=["plain", *OPTIONS])
+def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(
+    tmp_path: Path, recipe: Recipe
+) -> None:
+    whole = run(tmp_path / "whole", recipe, evaluate=no_scores)
     with pytest.raises(KilledError):
-        run(tmp_path / "parts", evaluate=kill_after(1))
+        run(tmp_path / "parts", recipe, evaluate=kill_after(1))
     torch.manual_seed(99)  # another process would not have our random state either
-    parts = run(tmp_path / "parts", evaluate=no_scores, model=TinyNet())
-    assert [row["loss"] for row in parts.rows] == [row["loss"] for row in whole.rows]
+    parts = run(tmp_path / "parts", recipe, evaluate=no_scores, model=TinyNet())
+    columns = ["loss", "consistency_loss"] if recipe.shift else ["loss"]
+    for row, other in zip(parts.rows, whole.rows, strict=True):
+        assert [row[name] for name in columns] == [other[name] for name in columns]
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, parts.model.state_dict()[name]), name
 
@@ -242,8 +248,9 @@ def test_averaged_weights_are_what_is_evaluated_and_returned(tmp_path: Path) -> 
     assert run(tmp_path / "plain", plain, model=model).model is model
 
 
-def test_accumulated_steps_equal_one_large_batch(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(RECIPE, ema_decay=0.0)
+@pytest.mark.parametrize("recipe", [RECIPE, OPTIONS["teacher"]], ids=["plain", "teacher"])
+def test_accumulated_steps_equal_one_large_batch(tmp_path: Path, recipe: Recipe) -> None:
+    recipe = dataclasses.replace(recipe, ema_decay=0.0)
     once = run(tmp_path / "once", recipe, model=_same(), evaluate=no_scores)
     split = dataclasses.replace(recipe, accumulate=4)
     four = run(tmp_path / "four", split, model=_same(), evaluate=no_scores)

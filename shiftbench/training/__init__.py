@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-from torchvision.datasets.folder import IMG_EXTENSIONS
+from torch import Tensor
 
 from aft_models import PRESETS
 from aft_models.classifier import load_backbone
-from aft_models.preprocessing import normalize
 from aft_models.training import loop
-from aft_models.training.augment import Windows
-from aft_models.training.checkpoint import Data, Identity
-from aft_models.training.data import (
-    Batch,
-    Batches,
-    LoaderBatches,
-    MemoryBatches,
-    PixelBatches,
-    PixelSet,
-    loader_batches,
-)
-from aft_models.training.device import DeviceConfig, Processes
+from aft_models.training.checkpoint import Identity
+from aft_models.training.device import DeviceConfig
 from aft_models.training.export import export
 from aft_models.training.progress import Progress, Row
 from aft_models.training.recipe import Recipe, override
 from aft_models.training.recipes import get_recipe
 from aft_models.weights import state_dict_digest
-from shiftbench.data import ImageSet, RenderedSet, balanced, load_dataset, subset
-from shiftbench.data.base import ALL
-from shiftbench.data.folder import FileSet, file_set, split_folder
-from shiftbench.errors import DataError, UsageError
+from shiftbench.errors import UsageError
 from shiftbench.logs import open_logs
-from shiftbench.metrics.consistency import CONSISTENCIES, compare_views
 from shiftbench.models import Preprocessing, build_model, load_model
 from shiftbench.models.checkpoint import read_weights, without_prefixes
 from shiftbench.models.names import parse_name, split_remedies
 from shiftbench.registry import unknown_name
 from shiftbench.run.distributed import SINGLE_PROCESS, Group
 from shiftbench.run.engine import choose_device
-from shiftbench.shifts import SHIFTS
 from shiftbench.statistics import Score, wilson
+from shiftbench.training.data import BatchBuilder, Unlabeled, images_of, load_data
+from shiftbench.training.scores import EpochEvaluator
 
-SHIFT_KINDS = ("integer", "half")  # cyclic consistencies: they need no pixels around the view
-EVALUATION_BATCH = 256  # images; batch norm is fixed here, so that it changes no number
+__all__ = ["Trained", "train"]
+
 TEACHER = 3  # of training without labels: its mean over 3 x 3 windows
 
 
@@ -146,10 +130,10 @@ def train(
     if unlabeled:
         teacher = (recipe.teacher or TEACHER) if recipe.shift else 0
         recipe = replace(recipe, unlabeled=True, teacher=teacher)
-    machine = DeviceConfig(
+    device_config = DeviceConfig(
         choose_device(device, local_rank=processes.local_rank), precision, compiled, channels_last
     )
-    images, scored = _load_data(
+    images, scored = load_data(
         data, train_split, split, limit=limit, seed=seed, download=download, unlabeled=unlabeled
     )
     start = _start(model, pretrained, checkpoint)
@@ -184,7 +168,7 @@ def train(
     scores = EpochEvaluator(
         scored,
         inputs,
-        machine,
+        device_config,
         every=score_every,
         shift_every=shift_every,
         shift_images=shift_images,
@@ -195,7 +179,7 @@ def train(
             inputs.training(images),
             identity=identity,
             folder=output,
-            machine=machine,
+            device_config=device_config,
             processes=processes,
             evaluate=scores,
             report=progress if main else None,
@@ -273,210 +257,3 @@ def _require_start(recipe: Recipe, name: str, start: Start, new: Sequence[str]) 
             f"{what} weights with the classes of the data, and these leave {', '.join(new[:2])} of "
             f"{name} random: fine-tune first, and start from that export"
         )
-
-
-class Unlabeled(FileSet):
-    """Photographs without classes: any image below a folder."""
-
-
-def _load_data(
-    data: str,
-    train_split: str,
-    split: str | None,
-    *,
-    limit: int | None,
-    seed: int,
-    download: bool,
-    unlabeled: bool,
-) -> tuple[ImageSet, ImageSet]:
-    """What to train on and what to score on."""
-    source, _, path = data.partition(":")
-
-    def load(part: str | None) -> ImageSet:
-        return load_dataset(data, split=part, limit=limit, seed=seed, download=download)
-
-    if not unlabeled:
-        try:
-            return load(train_split), load(split)
-        except DataError as error:
-            root = Path(path).expanduser()
-            loose = (entry for part in (root, root / train_split) for entry in part.glob("*.*"))
-            if source == "folder" and any(e.name.lower().endswith(IMG_EXTENSIONS) for e in loose):
-                raise DataError(
-                    f"{root} holds photographs without class folders: sort them into one folder "
-                    "per class, or train with --unlabeled (recipes steady and recalibrate)"
-                ) from error
-            raise
-    if source != "folder":
-        raise UsageError(f"--unlabeled takes folder:PATH with images anywhere below, got {data!r}")
-    try:
-        place = split_folder(Path(path).expanduser(), train_split, source=source)
-    except DataError:  # no such split: the folder itself
-        place = split_folder(Path(path).expanduser(), ALL, source=source)
-    files = file_set(place.name, place, {".": 0}, [""])
-    chosen = balanced(files.keys, files.labels, limit or len(files), seed)
-    keys, names = ([column[index] for index in chosen] for column in (files.keys, files.names))
-    photographs = Unlabeled(files.name, files.split, keys, [0] * len(keys), [""], files.root, names)
-    return photographs, photographs if split is None else load(split)
-
-
-def images_of(data: ImageSet, limit: int | None) -> Data:
-    """Which images a data set holds, for a run to recognize them by."""
-    return Data(data.name, data.split, limit, len(data), data.fingerprint())
-
-
-def load_pixels(data: ImageSet, recipe: Recipe) -> PixelSet:
-    """Every image as pixels; a data set with a camera renders what lies around the view."""
-    canvas = recipe.canvas or recipe.image_size
-    if not isinstance(data, RenderedSet):
-        return PixelSet.load(data, canvas, recipe.interpolation)
-    margin, odd = divmod(canvas - recipe.image_size, 2)
-    if odd:
-        raise UsageError(
-            f"{data.name} shows the same margin on every side of the view, so canvas must be "
-            f"image_size plus an even number: got {canvas} for {recipe.image_size}"
-        )
-    indices = range(len(data))
-    parts = [
-        data.render(indices[start : start + EVALUATION_BATCH], recipe.image_size, margin)
-        for start in range(0, len(data), EVALUATION_BATCH)
-    ]
-    return PixelSet(torch.cat(parts), torch.tensor(list(data.labels)))
-
-
-@dataclass(frozen=True)
-class BatchBuilder:
-    """How images become batches."""
-
-    recipe: Recipe
-    processes: Processes
-    workers: int
-    seed: int
-
-    def training(self, data: ImageSet) -> Batches:
-        """Shuffled and augmented."""
-        recipe, processes = self.recipe, self.processes
-        if recipe.pipeline == "memory":
-            pixels = load_pixels(data, recipe)
-            return MemoryBatches(pixels, recipe, seed=self.seed, processes=processes)
-        return LoaderBatches(
-            data, recipe, seed=self.seed, processes=processes, workers=self.workers
-        )
-
-    def evaluation(self, data: ImageSet, processes: Processes) -> Iterable[Batch]:
-        """In order, as the model will see images when it is used."""
-        if self.recipe.pipeline == "memory":
-            pixels = load_pixels(data, self.recipe)
-            return PixelBatches(pixels, self.recipe, EVALUATION_BATCH, processes)
-        return loader_batches(
-            data, self.recipe, processes, size=EVALUATION_BATCH, workers=self.workers
-        )
-
-
-class EpochEvaluator:
-    """Accuracy and agreement under random shifts, each after every k-th epoch and the last."""
-
-    def __init__(
-        self,
-        data: ImageSet,
-        inputs: BatchBuilder,
-        machine: DeviceConfig,
-        *,
-        every: int,
-        shift_every: int,
-        shift_images: int,
-    ) -> None:
-        """Reads the images once where the recipe holds them in memory.
-
-        Args:
-            data: What the model is scored on.
-            inputs: How images become batches.
-            machine: What the model runs on.
-            every: Epochs between two measurements of accuracy; 0 for none but the last.
-            shift_every: Epochs between two measurements under shifts; 0 likewise. A recipe that
-                trains with shifted windows has its agreement measured as often as accuracy.
-            shift_images: How many images these take, balanced over the classes.
-        """
-        self._machine = machine
-        self._recipe = inputs.recipe
-        self._processes = inputs.processes
-        self._every, self._shift_every = every, shift_every
-        chosen = subset(data, balanced(data.keys, data.labels, shift_images, seed=0))
-        self._keys = chosen.keys
-        self._few = inputs.evaluation(chosen, Processes())
-        self.counts: dict[str, int] = {}  # score -> how many images it is of
-        self._batches: Iterable[Batch] = ()
-        if not isinstance(data, Unlabeled):
-            self._batches = inputs.evaluation(data, inputs.processes)
-            self.counts["accuracy"] = len(data)
-        self._canvases: Tensor | None = None
-        if self._recipe.shift:
-            self._canvases = load_pixels(chosen, self._recipe).images
-            self.counts["agreement_crop"] = len(chosen)
-        self.counts |= {f"consistency_{name}": len(chosen) for name in SHIFT_KINDS}
-
-    def __call__(self, model: nn.Module, epoch: int) -> Mapping[str, float]:
-        """The columns of the log for a finished epoch."""
-        scores = {}
-        if self._due(epoch, self._every):
-            if "accuracy" in self.counts:
-                scores["accuracy"] = self._accuracy(model)
-            if self._canvases is not None:
-                scores["agreement_crop"] = self._agreement(model, self._canvases)
-        if self._due(epoch, self._shift_every):
-            scores |= self._consistencies(model)
-        return scores
-
-    def _due(self, epoch: int, every: int) -> bool:
-        return epoch == self._recipe.epochs or (every > 0 and epoch % every == 0)
-
-    def _accuracy(self, model: nn.Module) -> float:
-        """The fraction of all processes' images that the model gets right."""
-        device = self._machine.device
-        counts = torch.zeros(2, dtype=torch.float32, device=device)  # right, seen
-        for batch in self._batches:
-            images, labels = self._machine.move(*batch)
-            with self._machine.autocast():
-                right = model(images).argmax(1) == labels
-            counts += torch.stack([right.sum(), torch.tensor(len(labels), device=device)])
-        right_all, seen_all = self._processes.total(counts).tolist()
-        return float(right_all / seen_all)
-
-    def _agreement(self, model: nn.Module, canvases: Tensor) -> float:
-        """The share of the eight crops around the center, `shift` px away, that agree with it."""
-        recipe, side = self._recipe, canvases.shape[-1]
-        agree = 0
-        for part in torch.split(canvases, EVALUATION_BATCH):
-            center = Windows.centered(len(part), side, recipe.image_size)
-            answers = [
-                self._predict(model, normalize(windows.cut(part), recipe.mean, recipe.std)).argmax(
-                    1
-                )
-                for windows in (center, *center.around_center(3, recipe.shift, side))
-            ]
-            agree += sum(int((answer == answers[0]).sum()) for answer in answers[1:])
-        return (agree - len(canvases)) / (8 * len(canvases))  # the center is among the nine
-
-    def _predict(self, model: nn.Module, images: Tensor) -> Tensor:
-        with self._machine.autocast():
-            logits: Tensor = model(images.to(self._machine.device))
-        return logits
-
-    def _consistencies(self, model: nn.Module) -> dict[str, float]:
-        """Every process measures the same few images, and so has the same answer."""
-        images = torch.cat([images for images, _ in self._few])
-        views = SHIFTS.get("cyclic").views(images, 0)
-        scores = {}
-        for name in SHIFT_KINDS:
-            kind = CONSISTENCIES.get(name)
-            span = kind.span(images.shape[-1], images.shape[-1])
-            measured = compare_views(
-                lambda images: self._predict(model, images),
-                views,
-                self._keys,
-                kind,
-                span=span,
-                batch_size=EVALUATION_BATCH,
-            )
-            scores[f"consistency_{name}"] = measured.score.value
-        return scores
