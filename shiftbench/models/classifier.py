@@ -7,15 +7,19 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from aft_models.classifier import classifier_names
+from aft_models.errors import AftModelsError
 from aft_models.weights import state_dict_digest
 from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.identity import LOGITS
-from shiftbench.preprocessing import Preprocessing, as_preprocessing
+from shiftbench.models.transforms import preprocessing_for
+from shiftbench.preprocessing import Preprocessing
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +53,8 @@ class Classifier:
         network = self.module.model if isinstance(self.module, LogitsOnly) else self.module
         if not isinstance(network, nn.Module) or not any(True for _ in network.parameters()):
             raise UsageError(
-                f"remedies and training change the layers of a PyTorch network, and {self.name} "
-                "shows none"
+                f"remedies, training and features need the layers of a PyTorch network, and "
+                f"{self.name} shows none"
             )
         return network
 
@@ -66,21 +70,36 @@ class Classifier:
         return replace(self, parts={**self.parts, **code}, digest=digest)
 
     def features(self, images: Tensor) -> Tensor:
-        """Returns what the classifier is based on, (B, D): pooled features before the last layer.
+        """Returns what the classifier is based on, (B, D): what its last layer sees.
+
+        A model with a method `embed_images` says itself what its features are.
 
         Raises:
-            UsageError: The model exposes none.
+            UsageError: The model shows no last layer.
         """
         network: Any = self.module.model if isinstance(self.module, LogitsOnly) else self.module
         if hasattr(network, "embed_images"):
             return network.embed_images(images)  # type: ignore[no-any-return]
-        if hasattr(network, "forward_features") and hasattr(network, "forward_head"):  # timm
-            features = network.forward_head(network.forward_features(images), pre_logits=True)
-            return features.flatten(1)  # type: ignore[no-any-return]
-        raise UsageError(
-            f"{self.name} exposes no features: use a timm:, knn: or zeroshot: model, or give yours "
-            "a method embed_images(images) that returns them as (batch, features)"
-        )
+        seen: list[Tensor] = []
+        hook = self._last_layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        try:
+            self.module(images)
+        finally:
+            hook.remove()
+        return seen[-1].mean((2, 3)) if seen[-1].ndim == 4 else seen[-1].flatten(1)
+
+    @cached_property
+    def _last_layer(self) -> nn.Module:
+        # timm's models name it; any other is run once, where it must return logits alone.
+        whole = self.network if hasattr(self.network, "default_cfg") else self.module
+        try:
+            name, *_ = classifier_names(whole, size=self.preprocessing.input_size)
+        except AftModelsError as error:
+            raise UsageError(
+                f"{self.name} exposes no features ({error}): give it a method embed_images(images) "
+                "that returns them as (batch, features)"
+            ) from error
+        return whole.get_submodule(name)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -143,7 +162,7 @@ class LogitsOnly(nn.Module):
 
 def as_classifier(
     model: nn.Module | Callable[[Tensor], Any],
-    preprocessing: Preprocessing | Mapping[str, Any],
+    preprocessing: Preprocessing | Mapping[str, Any] | Callable[..., Any],
     *,
     name: str,
     source: str = "python",
@@ -158,7 +177,7 @@ def as_classifier(
     Args:
         model: Takes normalized images (B, 3, S, S); returns logits or probabilities, or a tuple, a
             dict or an object that holds them.
-        preprocessing: What its weights expect.
+        preprocessing: What its weights expect, or the transform that they were evaluated with.
         name: How records call it.
         source: Where it came from.
         digest: Names the weights. By default the digest of the module's state; a plain callable
@@ -168,7 +187,7 @@ def as_classifier(
         remedies: Those that the model was repaired with: "circular+aps".
         parameters: Their count, where the module does not show them.
     """
-    recipe = as_preprocessing(preprocessing)
+    recipe = preprocessing_for(model, preprocessing, name)
     module = LogitsOnly(model).eval()
     outputs = _try_out(module, recipe, name)
     if are_probabilities(outputs):

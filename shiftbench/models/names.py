@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shiftbench.errors import UsageError
+from shiftbench.files import file_safe
 from shiftbench.models.source import SOURCES
 from shiftbench.registry import unknown_name
 
@@ -213,7 +214,7 @@ def name_models(texts: Iterable[str]) -> list[NamedModel]:
         models.append(NamedModel(match[1], match[2].strip()) if match else NamedModel(None, text))
     plain = [model.name or _public_name(model.text) for model in models]
     shown, parents = plain, 0
-    while again := {name for name in shown if shown.count(name) > 1}:
+    while again := _repeated(shown):
         parents += 1
         longer = [
             _public_name(model.text, parents) if name in again and not model.name else name
@@ -229,6 +230,12 @@ def name_models(texts: Iterable[str]) -> list[NamedModel]:
         model if name == before else replace(model, name=name)
         for model, name, before in zip(models, shown, plain, strict=True)
     ]
+
+
+def _repeated(names: list[str]) -> set[str]:
+    """The names that would share the folder of a record."""
+    folders = [file_safe(name) for name in names]
+    return {name for name, folder in zip(names, folders, strict=True) if folders.count(folder) > 1}
 
 
 def _public_name(text: str, parents: int = 0) -> str:

@@ -9,7 +9,7 @@ happen between the crop and the normalization.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, get_args
@@ -20,7 +20,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 from shiftbench.errors import ModelError, first_line
-from shiftbench.preprocessing import CropCorner, CropMode, Geometry, Preprocessing
+from shiftbench.preprocessing import (
+    CropCorner,
+    CropMode,
+    Geometry,
+    Preprocessing,
+    as_preprocessing,
+)
 
 Output = NDArray[np.float64]  # (3, H, W)
 
@@ -80,6 +86,30 @@ class _Colors:
         order = [self.source.index(channel) for channel in range(3)]
         mean = tuple(_short(-self.offset[i] / self.slope[i]) for i in order)
         return mean, tuple(_short(1 / self.slope[i]) for i in order)
+
+
+def preprocessing_for(
+    model: Any, given: Any, name: str, default: Preprocessing | None = None
+) -> Preprocessing:
+    """Reads what a user says of a model's images: a preprocessing, a mapping, or a transform.
+
+    Args:
+        model: A module whose transform reorders channels is made to take red, green, blue.
+        given: What the user says.
+        name: Of the model, for errors.
+        default: Where a mapping leaves fields out.
+    """
+    if isinstance(given, Preprocessing | Mapping):
+        return as_preprocessing(given, default)
+    if not callable(given):
+        raise ModelError(
+            f"expected the preprocessing of {name} as a mapping such as "
+            f'{{"input_size": 224, "mean": 0.5, "std": 0.5}}, or as a transform from a PIL image '
+            f"to a tensor; got a {type(given).__name__}"
+        )
+    learned = learn(given, name)
+    learned.prepare(model, name)
+    return learned.preprocessing
 
 
 def learn(transform: Callable[..., Any], name: str) -> Learned:

@@ -179,6 +179,6 @@ def test_mistakes_are_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_backbones_without_features(folder: Path) -> None:
-    with pytest.raises(UsageError, match="exposes no features"):
-        load_model(f"knn:tv:squeezenet1_1,pretrained=false,reference=folder:{folder},k=3")
+def test_classifiers_are_backbones_too(folder: Path) -> None:
+    model = load_model(f"knn:tv:squeezenet1_1,pretrained=false,reference=folder:{folder},k=3")
+    assert model.features(torch.randn(2, 3, 64, 64)).shape == (2, 512)

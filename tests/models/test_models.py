@@ -339,14 +339,29 @@ def test_listing_does_not_wait_for_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_features_are_what_the_last_layer_sees() -> None:
-    model = load_model(TINY)
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        (TINY, "fc"),
+        ("tv:resnet18,pretrained=false,num_classes=4", "fc"),
+        ("xcit_pico_6_p8_af,pretrained=false", "head"),
+    ],
+)
+def test_features_are_what_the_last_layer_sees(name: str, head: str) -> None:
+    model = load_model(name)
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         features = model.features(images)
-        torch.testing.assert_close(model.network.get_submodule("fc")(features), model(images))
-    with pytest.raises(UsageError, match="exposes no features"):
-        as_classifier(Flat(), RECIPE, name="flat").features(images)
+        torch.testing.assert_close(model.network.get_submodule(head)(features), model(images))
+
+
+def test_models_without_features() -> None:
+    images = torch.randn(2, 3, 16, 16)
+    with pytest.raises(UsageError, match=r"features need the layers .*, and plain shows none"):
+        as_classifier(Flat().forward, RECIPE, name="plain").features(images)
+    odd = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    with pytest.raises(UsageError, match="odd exposes no features"):
+        as_classifier(odd, RECIPE, name="odd").features(images)
 
 
 @pytest.mark.parametrize(("data", "size"), [("scenes", "p8"), ("cifar10", "p4")])

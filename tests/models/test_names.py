@@ -42,6 +42,11 @@ def test_models_of_the_same_file_name_are_told_apart(tmp_path: Path) -> None:
         name_models([f"m={first}", f"m={second}"])
 
 
+def test_names_that_share_the_folder_of_a_record() -> None:
+    with pytest.raises(UsageError, match="two models are called"):
+        name_models(["a b=timm:resnet10t", "a_b=timm:resnet18"])
+
+
 def test_exported_folders_of_the_same_card_are_told_apart(tmp_path: Path) -> None:
     for run in ("one", "two"):
         (tmp_path / run / "export").mkdir(parents=True)

@@ -14,7 +14,7 @@ from torchvision import transforms as T
 from torchvision.transforms import v2
 
 from shiftbench.errors import ModelError
-from shiftbench.models import load_model
+from shiftbench.models import as_classifier, load_model
 from shiftbench.models.transforms import learn
 from shiftbench.preprocessing import geometry_for, normalize
 
@@ -67,6 +67,12 @@ def test_a_transform_is_turned_into_a_preprocessing(function: str, file: Path) -
     assert (recipe.input_size, recipe.interpolation, recipe.crop_pct) == (32, "bicubic", 0.8)
     assert recipe.mean == pytest.approx((0.1, 0.2, 0.3))
     assert recipe.std == pytest.approx((0.4, 0.5, 0.6))
+
+
+def test_a_transform_of_any_classifier(file: Path) -> None:
+    transform = T.Compose([T.Resize(40), T.CenterCrop(32), T.ToTensor()])
+    model = as_classifier(lambda x: x.mean((2, 3)), transform, name="mine")
+    assert (model.preprocessing.input_size, model.preprocessing.crop_pct) == (32, 0.8)
 
 
 def test_a_transform_that_puts_blue_first(file: Path) -> None:

@@ -22,8 +22,8 @@ from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
 from shiftbench.models.source import ModelEntry, building
 from shiftbench.models.sources.timm import timm_preprocessing
-from shiftbench.models.transforms import learn
-from shiftbench.preprocessing import Preprocessing, as_preprocessing
+from shiftbench.models.transforms import preprocessing_for
+from shiftbench.preprocessing import Preprocessing
 from shiftbench.registry import unknown_name
 
 log = logging.getLogger(__name__)
@@ -69,18 +69,8 @@ def entries() -> Iterable[ModelEntry]:
 
 def _preprocessing(model: Any, given: Any, name: str) -> Preprocessing:
     """What the function returned beside the model, else what a timm model holds, else a guess."""
-    if callable(given):
-        learned = learn(given, name)
-        learned.prepare(model, name)
-        return learned.preprocessing
-    if given is not None and not isinstance(given, Preprocessing | Mapping):
-        raise ModelError(
-            f"expected the preprocessing of {name} as a mapping such as "
-            f'{{"input_size": 224, "mean": 0.5, "std": 0.5}}, or as a transform from a PIL image '
-            f"to a tensor; got a {type(given).__name__}"
-        )
     own = timm_preprocessing(model) if hasattr(model, "pretrained_cfg") else None
-    recipe = as_preprocessing(given or {}, own)
+    recipe = preprocessing_for(model, {} if given is None else given, name, own)
     if recipe.origin == "assumed":
         log.warning(
             "%s names no mean and std: ImageNet's are assumed; name them with `return model, "
