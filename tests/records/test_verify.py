@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from shiftbench.data import Scenes
-from shiftbench.models import Classifier, as_classifier
+from shiftbench.data import Scenes, load_dataset
+from shiftbench.models import Classifier, as_classifier, load_model
 from shiftbench.records.record import Record, read_record, read_records, write_record
 from shiftbench.records.verify import contradictions, read_verification, save_verification
 from shiftbench.run.job import Settings
@@ -364,3 +364,44 @@ def test_the_command_measures_again_and_counts_what_it_measured(
         main(["verify", str(record.folder), "-m", "xcit_pico_6_p8_af.scenes", *model[2:]])
     assert stop.value.code == 1
     assert "the weights of the record" in capsys.readouterr().out
+
+
+# --- every committed record can be measured again
+
+
+COMMITTED = read_records([ROOT / "results" / "records"])
+IMAGENETTE = ROOT.parent / "shared" / "data" / "imagenette128"
+
+
+def data_of(record: Record) -> str | None:
+    """Where the images of a committed record are, if they are at hand."""
+    if record.data.name == "scenes":
+        return "scenes"
+    if record.data.name == "imagenette128" and IMAGENETTE.is_dir():
+        return f"folder:{IMAGENETTE}"
+    return None
+
+
+@pytest.mark.parametrize("record", COMMITTED, ids=lambda record: record.folder.name)
+def test_the_metrics_of_a_committed_record_come_back(record: Record) -> None:
+    """Grown records have grids of several radii and numbers of images."""
+    samples = record.samples()
+    for name, info in record.metrics.items():
+        metric = info.load()
+        assert metric is not None
+        assert metric.name == name
+        assert metric.as_measured(samples) == metric
+        assert metric.margin() <= record.data.geometry["margin"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "record",
+    [r for r in COMMITTED if r.model.source == "bundled" and data_of(r)],
+    ids=lambda record: record.folder.name,
+)
+def test_a_committed_record_is_measured_again(record: Record) -> None:
+    data = data_of(record)
+    assert data is not None
+    classifier, images = load_model(record.model.name), load_dataset(data, split=record.data.split)
+    assert remeasure(record, classifier, images, images=2, seed=1, execution=CPU) == ([], 2)
