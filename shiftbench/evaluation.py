@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from shiftbench.errors import DataError, UsageError, no_images
 from shiftbench.metrics import Metric, MetricOptions, plan_metric
 from shiftbench.metrics.base import KEY, PASSES, ImageBatch
 from shiftbench.metrics.predictions import Model, check_batch_size
-from shiftbench.models.classifier import logits_of
+from shiftbench.models.classifier import LogitsOnly, are_probabilities
 from shiftbench.records.record import (
     DataInfo,
     ModelInfo,
@@ -33,6 +34,7 @@ from shiftbench.records.record import (
 )
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import (
+    CHECKED,
     ENGINES,
     FORWARDS,
     check_batch_independence,
@@ -48,6 +50,8 @@ from shiftbench.statistics import Score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+log = logging.getLogger(__name__)
 
 FULL_BATCHES = 4  # batches' worth of images measured together, so that batches stay full
 
@@ -258,7 +262,7 @@ def evaluate(
             canvas = canvas if device is None else canvas.to(device)
             size = min(canvas.shape[-2:])
             # Random crops make do with the margin that the others need.
-            others = [text for text in texts if not text.startswith("consistency:")]
+            others = [t for t in texts if t.partition(":")[0] not in ("consistency", "agreement")]
             needed = max(
                 plan_metric(text, options, view=size, resize=size).margin() for text in others
             )
@@ -268,16 +272,11 @@ def evaluate(
             planned = tuple(
                 plan_metric(text, options, view=geometry["view"], resize=inner) for text in texts
             )
+            names = order.next(len(label), canvas)
             if predict is None:
-                predict = _with_engine(engine, model, canvas, margin)
-            batch = ImageBatch.predict(
-                predict,
-                canvas,
-                margin,
-                order.next(len(label), canvas),
-                label,
-                batch_size=batch_size,
-            )
+                height, width = (side - 2 * margin for side in canvas.shape[-2:])
+                predict = _forward(model, engine, window(canvas, margin, margin, height, width))
+            batch = ImageBatch.predict(predict, canvas, margin, names, label, batch_size=batch_size)
             nothing = pd.DataFrame(index=range(len(label)))
             for metric in planned:
                 rows = metric.measure(batch, nothing).set_index(pd.Index(batch.keys, name=KEY))
@@ -344,30 +343,29 @@ class _Order:
         return self._digest.hexdigest()
 
 
-def _with_engine(engine: str, model: Model, canvas: Tensor, margin: int) -> Model:
-    """The model's forward pass on an engine, checked on the first images."""
+def _forward(model: Model, engine: str, first: Tensor) -> Model:
+    """What maps images to logits, checked on the first images."""
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
-    height, width = (side - 2 * margin for side in canvas.shape[-2:])
-    first = window(canvas, margin, margin, height, width)
     module = _module_of(model)
-    if engine == "torch":
-
-        def forward(images: Tensor) -> Tensor:
-            return logits_of(model(images))
-
-        label = "the model" if module is None else type(module).__name__
-        check_batch_independence(label, forward, first)
-        return forward
-    if module is None:
+    if module is None and engine != "torch":
         raise UsageError(
             f"engine {engine!r} needs a torch.nn.Module, got {type(model).__name__}. Leave the "
             "engine out for other callables"
         )
-    translated = FORWARDS[engine](module, (canvas.shape[1], height, width), "fp32")
-    if is_translated(translated):
-        check_forward(type(module).__name__, translated, module, first)
-    return translated
+    name = "the model" if module is None else type(module).__name__
+    logits = LogitsOnly(model).eval()
+    with torch.no_grad():
+        logits.gives_probabilities = are_probabilities(logits(first[:CHECKED]))
+    if logits.gives_probabilities:
+        log.warning("%s returns probabilities: their logarithms are taken as logits", name)
+    if engine == "torch":
+        check_batch_independence(name, logits, first)
+        return logits
+    forward = FORWARDS[engine](logits, (*first.shape[1:],), "fp32")
+    if is_translated(forward):
+        check_forward(name, forward, logits, first)
+    return forward
 
 
 def _module_of(model: Model) -> nn.Module | None:

@@ -1,5 +1,10 @@
 """The notebook's call: the same answers whichever way the images come."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import shiftbench
 from shiftbench.errors import DataError, ModelError, UsageError
+from shiftbench.evaluation import Evaluation
+from shiftbench.records.comparable import why_not
+from shiftbench.records.record import read_record, read_records
+from shiftbench.records.verify import contradictions
+from shiftbench.report.table import build_tables
 from shiftbench.shifts import SHIFTS
 from shiftbench.shifts.attacks import ATTACKS
 
@@ -226,3 +236,82 @@ def test_names_of_the_package_are_found_and_others_are_not() -> None:
     assert set(shiftbench.__all__) <= set(dir(shiftbench))
     with pytest.raises(AttributeError, match="no attribute 'evaluat'"):
         _ = shiftbench.evaluat
+
+
+# --- in a notebook
+
+
+Small = Callable[..., Evaluation]
+
+
+@pytest.fixture
+def small(model: nn.Sequential, labels: Tensor) -> Small:
+    def run(other: Any = None, **options: Any) -> Evaluation:
+        options = {"max_shift": 1, "consistency": (), **options}
+        return shiftbench.evaluate(other or model, images(), labels, **options)
+
+    return run
+
+
+def test_a_saved_evaluation_is_a_record_to_rank_and_compare(small: Small, tmp_path: Path) -> None:
+    one = small(name="one")
+    folder = one.save(tmp_path)
+    small(name="two").save(tmp_path)
+    record = read_record(folder)
+    assert contradictions(record) == []
+    assert record.scores == one.scores
+    pd.testing.assert_frame_equal(record.samples(), one.rows, check_dtype=False)
+    [table] = build_tables(read_records([tmp_path]))
+    assert [row.record.model.name for row in table.rows] == ["one", "two"]
+    assert why_not(*read_records([tmp_path])) == []
+
+
+def test_it_shows_itself(small: Small) -> None:
+    result = small()
+    assert repr(result) == (
+        f"<Evaluation of {COUNT} images: accuracy {result.accuracy.text()}%, "
+        f"adversarial_crop@1 {result.adversarial_accuracy().text()}%>"
+    )
+    assert "adversarial_crop@1" in result._repr_html_()
+    assert f"{result.accuracy:.3f}" == f"{result.accuracy.value:.3f}"
+    assert (result.accuracy > 0.5) == (result.accuracy.value > 0.5)
+    figure = result.plot()
+    assert figure.axes
+    plt.close(figure)
+
+
+def test_words_of_the_command_line_are_understood(small: Small) -> None:
+    assert [str(c) for c in small(attack="all").scores.curves()] == [
+        f"adversarial_{name}" for name in ("integer", "half", "crop", "bilinear")
+    ]
+    full = small(full_grid=True)
+    assert full.scores.find("worst-confidence_crop").n == COUNT
+    assert small(consistency="integer").scores.find("consistency_integer").n == COUNT
+    assert small(metrics="agreement:2", consistency=()).scores.find("agreement_2").n == COUNT
+
+
+def test_outputs_are_unpacked_and_probabilities_are_taken_for_what_they_are(
+    small: Small, model: nn.Sequential
+) -> None:
+    plain = small(consistency=("integer",))
+    for other in (
+        lambda x: (model(x), None),
+        lambda x: {"logits": model(x), "features": x.flatten(1)},
+        lambda x: model(x).softmax(1),
+    ):
+        result = small(other, consistency=("integer",))
+        for name, score in plain.scores.items():
+            assert result.scores[name].value == pytest.approx(score.value, abs=1e-6), name
+
+
+def test_a_model_whose_logits_depend_on_the_batch_is_refused(
+    small: Small, model: nn.Sequential
+) -> None:
+    with pytest.raises(ModelError, match="depend on the other images of a batch"):
+        small(lambda x: model(x - x.mean(0, keepdim=True)))
+
+
+def test_channels_last_is_named(model: nn.Sequential) -> None:
+    last = torch.zeros(4, 16, 16, 3)
+    with pytest.raises(DataError, match=r"permute\(0, 3, 1, 2\)"):
+        shiftbench.evaluate(model, last, [0] * 4)
