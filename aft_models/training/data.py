@@ -252,7 +252,7 @@ def evaluation_transform(recipe: Recipe) -> Any:
         interpolation=recipe.interpolation,
         mean=recipe.mean,
         std=recipe.std,
-        crop_pct=recipe.crop_pct,
+        crop_pct=recipe.crop_pct * (1 - 1e-9),  # timm floors; 96 / (96 / 110) must stay 110
     )
 
 

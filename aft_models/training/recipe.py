@@ -176,11 +176,16 @@ class Recipe:
         return self.lr > 0
 
     @property
+    def resize(self) -> int:
+        """Shorter side of the resized images whose center is evaluated, in pixels."""
+        if self.canvas:
+            return self.canvas
+        return round(self.image_size / CROP_PCT) if self.pipeline == "loader" else self.image_size
+
+    @property
     def crop_pct(self) -> float:
         """The part of a resized image that a view shows."""
-        if self.canvas:
-            return self.image_size / self.canvas
-        return CROP_PCT if self.pipeline == "loader" else 1.0
+        return self.image_size / self.resize
 
     @property
     def windows(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from training_runs import DATA, RECIPE, TinyNet, run, scenes
 
@@ -29,6 +30,7 @@ from aft_models.training.recipe import override
 from aft_models.training.recipes import get_recipe
 from aft_models.weights import list_weights, load_weights, weights_card
 from shiftbench.data import Scenes
+from shiftbench.preprocessing import geometry_for
 
 SMALL = "mobilenetv3_small_050"
 
@@ -167,6 +169,18 @@ def test_recalibration_is_the_mean_over_batches_of_the_views_that_are_measured(
     variances = torch.stack([part.var((0, 2, 3)) for part in maps]).mean(0)
     torch.testing.assert_close(model.norm.running_mean, means)
     torch.testing.assert_close(model.norm.running_var, variances)
+
+
+@pytest.mark.parametrize(("size", "resize"), [(96, 110), (224, 256), (32, 37), (113, 129)])
+def test_evaluation_resizes_as_the_benchmark_does(size: int, resize: int) -> None:
+    """Every model's view is cut from an image of round(S * 256 / 224) pixels."""
+    recipe = get_recipe("finetune").for_input(Preprocessing(size))
+    geometry = geometry_for(Preprocessing(size))
+    assert recipe.resize == geometry.resize == resize
+    image = Image.linear_gradient("L").resize((300, 280)).convert("RGB")
+    seen = evaluation_transform(recipe)(image)
+    expected = normalize(geometry.canvas(image)[None], recipe.mean, recipe.std)[0]
+    torch.testing.assert_close(seen, expected)
 
 
 def test_recalibration_needs_batch_norms(tmp_path: Path) -> None:
