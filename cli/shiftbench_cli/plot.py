@@ -9,7 +9,15 @@ import click
 from shiftbench.errors import UsageError
 from shiftbench.files import format_of, require_place
 from shiftbench.records.choose import filter_by_dataset, filter_by_model, load_records
-from shiftbench.report.plots import ENDINGS, curves_figure, heatmap_figure, save_figure
+from shiftbench.records.comparable import require_comparable
+from shiftbench.report.plots import (
+    ENDINGS,
+    curves_figure,
+    heatmap_figure,
+    overview_figure,
+    save_figure,
+)
+from shiftbench.report.table import build_tables
 from shiftbench_cli import options, render
 
 
@@ -19,10 +27,11 @@ from shiftbench_cli import options, render
 @options.plugins
 @click.option(
     "--kind",
-    type=click.Choice(["curves", "heatmap"]),
+    type=click.Choice(["curves", "overview", "heatmap"]),
     default="curves",
     show_default=True,
-    help="curves: against max shift; heatmap: accuracy at each offset (of a --full-grid run).",
+    help="curves: against max shift; overview: clean accuracy against what is left under crops, a "
+    "dot per model; heatmap: accuracy at each offset (of a --full-grid run).",
 )
 @options.only_models
 @click.option("-d", "--data", help="Only records of this data set.")
@@ -48,6 +57,9 @@ def command(
     records = filter_by_model(filter_by_dataset(records, data), models)
     if kind == "curves":
         figure = curves_figure(records, attacks=attacks, allow_mixed=allow_mixed)
+    elif kind == "overview":
+        require_comparable(records, what="an overview")
+        figure = overview_figure(build_tables(records)[0])
     elif len(records) == 1:
         figure = heatmap_figure(records[0], attacks=attacks)
     else:

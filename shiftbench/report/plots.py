@@ -30,6 +30,8 @@ from shiftbench.records.comparable import (
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
 from shiftbench.report.axis import ShiftAxis
+from shiftbench.report.overview import Overview, short_name
+from shiftbench.report.table import Table
 from shiftbench.scores import ScoreName
 
 ENDINGS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
@@ -238,6 +240,52 @@ def _require_same_curve(records: Sequence[Record], name: ScoreName) -> None:
                     f"the curves of {records[0].model.name} and {other.model.name} cannot be drawn "
                     f"together: {'; '.join(reasons)}; choose with --model, or pass --allow-mixed"
                 )
+
+
+def overview_figure(table: Table) -> Figure:
+    """Clean accuracy against what is left under shifts: a dot per network, a color per family."""
+    overview = Overview.of(table)
+    if overview is None:
+        raise UsageError(
+            "an overview needs two or more networks with top1 and adversarial_crop on the same "
+            f"images, got {len(table.rows)} on {table.label}"
+        )
+    figure = Figure(figsize=(7.2, 5.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    families = overview.families()
+    looks = {family: Look.number(index) for index, family in enumerate(families)}
+    for dot in overview.dots:
+        look = looks[dot.family]
+        x, y = 100 * dot.clean.value, 100 * dot.shifted.value
+        ends = [[y - 100 * dot.shifted.low], [100 * dot.shifted.high - y]]
+        axes.errorbar(x, y, yerr=ends, color=look.color, alpha=0.25, linewidth=1.5)
+        axes.plot(x, y, look.marker, color=look.color, markersize=8, gid=dot.model)
+        axes.annotate(
+            short_name(dot.model),
+            (x, y),
+            (7, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            parse_math=False,
+        )
+    low, high = axes.get_xlim()
+    high += 0.25 * (high - low)  # room for names
+    bottom = min(100 * dot.shifted.low for dot in overview.dots)
+    axes.plot([0, 100], [0, 100], color="#999999", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    axes.set_xlim(low, high)
+    axes.set_ylim(bottom - 1, high)
+    at = low + 0.04 * (high - low)
+    axes.text(at, at + 0.03 * (high - bottom), "nothing lost", color="#777777", fontsize=9)
+    axes.set_xlabel("clean accuracy (%)", fontsize=10)
+    axes.set_ylabel(f"right at every shift up to {overview.shift} (%)", fontsize=10)
+    axes.set_title(overview.label, fontsize=10, loc="left", parse_math=False)
+    axes.grid(color="#e5e5e5", linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure
 
 
 def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:

@@ -1,0 +1,71 @@
+"""A board in one picture: clean accuracy against what is left of it under shifts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from shiftbench.report.ranking import Measured
+from shiftbench.report.table import DEFAULT_SORT, Table
+from shiftbench.scores import ACCURACY
+from shiftbench.statistics import Score
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One network."""
+
+    model: str
+    family: str  # networks of one family have one color
+    clean: Score
+    shifted: Score  # images right at every shift up to the max shift
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The networks of one table."""
+
+    label: str  # the data, as the table says it
+    shift: str  # `crop 6 px`
+    dots: tuple[Dot, ...]  # in the order of the table
+
+    @classmethod
+    def of(cls, table: Table) -> Overview | None:
+        """The picture of a table; None where fewer than two networks have both scores."""
+        columns = {column.name: column for column in table.columns}
+        clean, shifted = columns.get(ACCURACY.column), columns.get(DEFAULT_SORT)
+        if clean is None or shifted is None or shifted.score is None:
+            return None
+        dots = []
+        for row in table.rows:
+            x, y = row.cell(clean), row.cell(shifted)
+            if isinstance(x, Measured) and isinstance(y, Measured) and y.ranked:
+                name = row.record.model.name
+                dots.append(Dot(name, family_of(name), x.score, y.score))
+        shift = f"{shifted.score.kind} {shifted.reach}"
+        return cls(table.label, shift, tuple(dots)) if len(dots) > 1 else None
+
+    def families(self) -> list[str]:
+        """The families in order of their names."""
+        return sorted({dot.family for dot in self.dots})
+
+
+def family_of(model: str) -> str:
+    """The family of a network, by its name.
+
+    >>> family_of("timm:tf_efficientnet_lite0"), family_of("tv:mobilenet_v2")
+    ('efficientnet', 'mobilenet')
+    """
+    name = model.rpartition(":")[2].lower().removeprefix("tf_")
+    letters = re.match(r"[a-z]+", name)
+    # MobileNetV1 and MobileNetV2 are one family, whether a v stands before the number or not.
+    return letters.group().removesuffix("v") if letters else name
+
+
+def short_name(model: str) -> str:
+    """A model's name without its source and the size of its input.
+
+    >>> short_name("timm:vit_tiny_patch16_224")
+    'vit_tiny_patch16'
+    """
+    return re.sub(r"_\d{3}$", "", model.rpartition(":")[2])
