@@ -103,8 +103,9 @@ def _contest(records: Sequence[Record], name: ScoreName) -> _Contest:
 def _read(record: Record, names: set[ScoreName]) -> Outcomes:
     infos = {id(info): info for name in names if (info := record.metric_of(name)) is not None}
     metrics = [metric for info in infos.values() if (metric := info.load()) is not None]
+    columns = dict.fromkeys(["label", *(c for metric in metrics for c in metric.columns)])
     try:
-        samples = record.samples()
+        samples = record.samples(list(columns))
     except RecordError:
         return {}  # a record without its table of images: only equal scores are tied
     outcomes = {name: v for metric in metrics for name, v in metric.outcomes(samples).items()}

@@ -571,7 +571,9 @@ def test_many_models_leave_room_for_their_curves(browser: Browser, tmp_path: Pat
     page.check("#intervals")
     assert page.locator(".interval").first.is_visible()
     page.set_viewport_size({"width": 390, "height": 844})
+    more = page.get_by_role("button", name="Show all 60 models")
+    more.wait_for()
     assert len(models(page)) == 8
-    page.get_by_role("button", name="Show all 60 models").click()
+    more.click()
     assert len(models(page)) == 60
     page.close()

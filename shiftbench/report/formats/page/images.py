@@ -52,8 +52,12 @@ class _Breaks:
 
 def describe_images(record: Record) -> dict[str, Any] | None:
     """Counts of a record's table of images; None where there is no such table."""
+    loaded = [info.load() for info in record.metrics.values()]
+    names = [name for metric in loaded if metric is not None for name in metric.columns]
+    endings = ("_dy", "_dx", "_prediction", "margin")
+    shown = [n for n in names if n.endswith(endings) or n in {m.columns[0] for m in loaded if m}]
     try:
-        samples = record.samples()
+        samples = record.samples([KEY, "label", *shown])
     except RecordError:
         return None
     searches = _searches(record, samples)
