@@ -12,7 +12,7 @@ from shiftbench.records.choose import filter_by_dataset, filter_by_model, load_r
 from shiftbench.report.formats import FORMATS
 from shiftbench.report.formats.base import Report
 from shiftbench.report.formats.markdown import to_markdown, update_between_markers
-from shiftbench.report.published import read_published
+from shiftbench.report.published import read_published, side_by_side
 from shiftbench.report.table import DEFAULT_SORT, build_tables
 from shiftbench_cli import options, render, scoreboard
 
@@ -85,9 +85,8 @@ def command(
     form = FORMATS.get(kind)
     place = options.paper_folder(paper)
     published = read_published(place) if paper is not None or place.is_dir() else []
-    text = form.render(
-        Report(tables, form.intervals if intervals is None else intervals, published)
-    )
+    shown = form.intervals if intervals is None else intervals
+    text = form.render(Report(tables, shown, published, side_by_side(records, place)))
     if output is None:
         click.echo(text, nl=False)
     else:

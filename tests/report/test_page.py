@@ -27,7 +27,7 @@ from shiftbench.report.formats.page import payload, render_page
 from shiftbench.report.published import Published
 from shiftbench.report.ranking import Measured
 from shiftbench.report.table import STANDARD, build_tables
-from shiftbench.scores import ScoreName, Scores
+from shiftbench.scores import ACCURACY, ScoreName, Scores
 from shiftbench.statistics import Score
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ PAPER = [
 
 
 def html_of(records: list[Record], published: list[Published] | None = None, **how: Any) -> str:
-    return render_page(build_tables(records, **how), published=published or [])
+    return render_page(Report(build_tables(records, **how), published=published or []))
 
 
 def embedded(html: str) -> dict[str, Any]:
@@ -65,12 +65,12 @@ def test_the_page_is_a_format_with_its_endings():
 
 def test_the_page_loads_nothing_and_a_record_cannot_end_its_script():
     tables = build_tables([make_record(HOSTILE, settings={"note": "@@STYLE@@ <!-- \u2028"})])
-    html = render_page(tables)
+    html = render_page(Report(tables))
     assert html.count("</script>") == 2
     assert not re.search(r'(src|href)="', html)
     assert "http://www.w3.org/2000/svg" in html
     assert re.findall(r"https?://[^\"' ]+", html) == ["http://www.w3.org/2000/svg"]
-    assert embedded(html) == json.loads(json.dumps(payload(tables)))
+    assert embedded(html) == json.loads(json.dumps(payload(Report(tables))))
 
 
 def test_the_script_spells_no_metric():
@@ -81,7 +81,10 @@ def test_the_script_spells_no_metric():
     for file, text in scripts.items():
         words = set(re.findall(r"\w+", text))
         assert not words & (names - {"accuracy"}), file  # maps are of accuracy, whatever the metric
-        if file != "charts.js":  # which rounds coordinates, and the numbers of an axis
+        if file not in (
+            "charts.js",
+            "overview.js",
+        ):  # which rounds coordinates, and the numbers of an axis
             assert not words & {"toFixed", "toPrecision", "toLocaleString"}, file
 
 
@@ -90,7 +93,7 @@ def test_every_cell_is_what_a_table_of_its_max_shift_holds(tmp_path: Path):
     write_record(tmp_path, "b", broken={"crop": spread(400, [40])}, settings={"mode": "sampled:9"})
     write_record(tmp_path, "c", broken={"crop": spread(400, [40])}, settings={"search_limit": 50})
     records = load_records([tmp_path])
-    (group,) = payload(build_tables(records))["groups"]
+    (group,) = payload(Report(build_tables(records)))["groups"]
     order = [row["model"] for row in group["rows"]]
     compared = 0
     for s in (0, 3, 6):
@@ -119,7 +122,7 @@ def test_ranks_follow_the_scores_among_the_ranked_and_among_the_others():
         make_record(f"s{i}", broken={"crop": spread(100, [i])}, settings={"mode": "sampled:9"})
         for i in range(2)
     ]
-    (group,) = payload(build_tables(records))["groups"]
+    (group,) = payload(Report(build_tables(records)))["groups"]
     column = next(c for c in group["columns"] if c["curve"])
     ranks = {row["model"]: column["cells"][6][i][1] for i, row in enumerate(group["rows"])}
     assert ranks == {"m0": 3, "m1": 2, "m2": 1, "m3": 0, "s0": 1, "s1": 0}
@@ -133,7 +136,7 @@ def test_a_metric_that_no_one_here_knows_has_a_column_and_a_chart():
         replace(r, scores=Scores({**r.scores, **toy}), metrics={**r.metrics, "toy": info})
         for r in (make_record("a"), make_record("b"))
     ]
-    (group,) = payload(build_tables(records))["groups"]
+    (group,) = payload(Report(build_tables(records)))["groups"]
     columns = {column["name"]: column for column in group["columns"]}
     assert columns["wobble"]["cells"][0][0] == ["3.25", 0, "[3, 3.5]", "100", "b"]
     assert columns["drift_far"]["group"] == "drift"
@@ -143,7 +146,7 @@ def test_a_metric_that_no_one_here_knows_has_a_column_and_a_chart():
 
 def test_a_score_without_a_word_on_how_it_was_measured_is_not_ranked():
     record = make_record()
-    (group,) = payload(build_tables([replace(record, metrics={})]))["groups"]
+    (group,) = payload(Report(build_tables([replace(record, metrics={})])))["groups"]
     flags = {column["name"]: column["cells"][0][0][-1] for column in group["columns"][1:3]}
     assert set(flags.values()) == {"u"}
 
@@ -152,7 +155,7 @@ def test_the_images_are_counted_as_they_broke(tmp_path: Path):
     radii = spread(60, [6, 3, 2, 0, 1])
     labels = [i % 3 for i in range(60)]
     record = write_record(tmp_path, broken={"crop": radii}, labels=labels)
-    (group,) = payload(build_tables([record]))["groups"]
+    (group,) = payload(Report(build_tables([record])))["groups"]
     images = group["rows"][0]["detail"]["images"]
     (where,) = images["broken"]
     counts = Counter({ring: radii.count(ring) for ring in (1, 2, 4)})  # dy is the ring, dx is 0
@@ -168,7 +171,7 @@ def test_the_images_are_counted_as_they_broke(tmp_path: Path):
     ((_, examples),) = images["examples"]
     assert examples[0] == ["test/00006", "0", "dy 1, dx 0 px", "1"]
     data = replace(record.data, classes=("cat", "dog", "fox"))
-    (group,) = payload(build_tables([replace(record, data=data)]))["groups"]
+    (group,) = payload(Report(build_tables([replace(record, data=data)])))["groups"]
     images = group["rows"][0]["detail"]["images"]
     assert {row[0] for row in images["classes"]["rows"]} == {"cat", "dog", "fox"}
     assert images["examples"][0][1][0][1:4:2] == ["cat", "dog"]
@@ -183,7 +186,7 @@ def test_a_full_grid_shows_how_near_its_survivors_are_to_breaking(tmp_path: Path
     worst = [-2.0] * 10 + [i / 8 for i in range(1, 41)]
     samples = record.samples().assign(crop_worst_margin=worst)
     samples.to_parquet(record.folder / "samples.parquet", index=False)
-    (group,) = payload(build_tables([record]))["groups"]
+    (group,) = payload(Report(build_tables([record])))["groups"]
     _, shown = group["rows"][0]["detail"]["images"]["histograms"]
     assert shown["title"] == "crop worst margin"
     assert shown["caption"] == "10 of 50 below 0"
@@ -195,7 +198,7 @@ def test_a_full_grid_shows_how_near_its_survivors_are_to_breaking(tmp_path: Path
 
 def test_a_wide_grid_becomes_a_small_map(tmp_path: Path):
     record = write_record(tmp_path, broken={"crop": spread(90, [1] * 60)}, max_shift=60)
-    (group,) = payload(build_tables([record]))["groups"]
+    (group,) = payload(Report(build_tables([record])))["groups"]
     (where,) = group["rows"][0]["detail"]["images"]["broken"]
     assert len(where["axis"]) <= 25
     assert where["axis"][len(where["axis"]) // 2] == "0"
@@ -204,14 +207,29 @@ def test_a_wide_grid_becomes_a_small_map(tmp_path: Path):
 
 def test_the_page_opens_on_imagenet_then_on_the_most_models():
     records = [make_record(f"m{i}", data=d) for i, d in enumerate(("cifar10", "scenes", "scenes"))]
-    assert [g["data"] for g in payload(build_tables(records))["groups"]] == ["scenes", "cifar10"]
+    assert [g["data"] for g in payload(Report(build_tables(records)))["groups"]] == [
+        "scenes",
+        "cifar10",
+    ]
     records.append(make_record("d", data="imagenet"))
-    groups = payload(build_tables(records))["groups"]
+    groups = payload(Report(build_tables(records)))["groups"]
     assert [group["data"] for group in groups] == ["imagenet", "scenes", "cifar10"]
 
 
+def test_the_overview_holds_the_scores_of_the_table(tmp_path: Path):
+    records = trio(tmp_path)
+    (group,) = payload(Report(build_tables(records)))["groups"]
+    assert group["overview"]["y"] == "right at every shift up to crop 6 px (%)"
+    for dot in group["overview"]["dots"]:
+        model = group["rows"][dot["row"]]["model"]
+        (record,) = (r for r in records if r.model.name == model)
+        scores = [record.scores[name] for name in (ACCURACY, ScoreName("adversarial", "crop", 6))]
+        assert [dot["x"], dot["y"]] == [round(100 * score.value, 2) for score in scores]
+    assert payload(Report(build_tables(records[:1])))["groups"][0]["overview"] is None
+
+
 def test_published_figures_stand_in_tables_of_their_source():
-    scenes, imagenet = payload(build_tables([make_record()]), True, PAPER)["published"]
+    scenes, imagenet = payload(Report(build_tables([make_record()]), published=PAPER))["published"]
     assert scenes["data"] == "scenes"
     assert scenes["tables"][0]["heads"] == ["top1", "consistency half"]
     assert scenes["tables"][0]["rows"] == [["vit", "70.4", "82.0"], ["swin", "68.4", ""]]
@@ -315,6 +333,13 @@ def test_curves_hold_the_records_and_can_be_left_out(page: Page):
     assert crop.locator(".band").count() == 4
     page.get_by_label(f"Draw the curves of {HOSTILE}").uncheck()
     assert crop.locator(".series").count() == 3
+
+
+def test_the_page_opens_with_a_dot_per_model(page: Page):
+    dots = page.locator("#overview .dot")
+    assert dots.count() == 3  # an upper bound has no place among them
+    dots.first.click()
+    assert page.get_by_role("dialog").is_visible()
 
 
 def test_the_max_shift_changes_the_table(page: Page):
@@ -439,7 +464,7 @@ def test_the_page_opens_as_the_table_was_asked_for(
 ):
     tables = build_tables(load_records([page_file.parent / "runs"]), **how)
     file = tmp_path / "sorted.html"
-    file.write_text(render_page(tables), encoding="utf-8")
+    file.write_text(render_page(Report(tables)), encoding="utf-8")
     page = browser.new_page()
     page.goto(file.as_uri())
     for table in tables:
@@ -530,7 +555,7 @@ def test_the_detail_shows_which_images_broke_and_where(page: Page):
 
 def test_published_figures_are_set_apart(page: Page):
     section = page.locator("#published")
-    assert "Published, not measured here" in section.inner_text()
+    assert "Not measured here" in section.inner_text()
     assert section.locator("details[open] summary").all_inner_texts() == [
         "scenes, 1 published table"
     ]

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
-from sample_records import spread, write_record
+from sample_records import make_record, spread, write_record
 
 from shiftbench.errors import DataError, UsageError
+from shiftbench.records.choose import load_records
 from shiftbench.records.record import read_records
 from shiftbench.report.paper import TABLES, answer, commands, read_claims
-from shiftbench.report.published import read_published
+from shiftbench.report.published import read_published, side_by_side
 from shiftbench_cli.main import cli, main
 from shiftbench_cli.reproduce import command
 
@@ -297,6 +298,7 @@ def test_every_printed_score_is_published_as_printed():
     printed = Counter(
         value
         for file in PAPER.glob("*.csv")
+        if file.name != "public_networks.csv"  # shown beside what was measured
         for row in csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
         for head, value in row.items()
         if head.startswith(heads)
@@ -312,3 +314,30 @@ def test_every_printed_score_is_published_as_printed():
 def test_a_folder_without_published_figures_is_one_sentence(tmp_path: Path):
     with pytest.raises(DataError, match="no published figures in"):
         read_published(tmp_path)
+
+
+def test_a_public_network_shows_both_figures_and_whether_they_agree() -> None:
+    consistent = {"crop": [True] * 86 + [False] * 14}
+    lost = {"tv:mobilenet_v2": 28, "timm:mobileone_s0": 60, "tv:resnet18": 30}
+    records = [
+        make_record(name, data="imagenet", broken={"crop": spread(100, [k])}, consistent=consistent)
+        for name, k in lost.items()
+    ]
+    records.append(make_record("tv:squeezenet1_1", data="scenes"))
+    first, second = side_by_side(records, PAPER)  # the others: not in the file, not on ImageNet
+    assert (first.model, first.agrees) == ("tv:mobilenet_v2", True)
+    assert str(first.published_consistency) == "86.50"
+    assert first.cells()[1:5] == [
+        "71.88 (torchvision)",
+        "72.0 [62.5, 79.9]",
+        "86.50",
+        "86.0 [77.9, 91.5]",
+    ]
+    assert (second.model, second.agrees) == ("timm:mobileone_s0", False)
+    assert second.published_consistency is None  # published of torchvision's weights alone
+
+
+def test_a_published_accuracy_outside_our_interval_is_explained() -> None:
+    records = load_records([PAPER.parent / "records"])
+    board = [record for record in records if record.data.images >= 500]
+    assert [p.model for p in side_by_side(board, PAPER) if not (p.agrees or p.remark)] == []

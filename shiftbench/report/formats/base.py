@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shiftbench.registry import Registry
-from shiftbench.report.published import Published
+from shiftbench.report.published import Published, SideBySide
 from shiftbench.report.ranking import Measured
 from shiftbench.report.table import Cell, Column, Table
 
@@ -20,6 +20,7 @@ class Report:
     tables: Sequence[Table]  # one per group of comparable records
     intervals: bool = True
     published: Sequence[Published] = ()  # figures of papers, to be set apart
+    side_by_side: Sequence[SideBySide] = ()  # public networks, published and measured
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
 from shiftbench.report.formats.base import FORMATS, Format, Report
 from shiftbench.report.formats.page.groups import describe_group
 from shiftbench.report.formats.page.published import describe_published
-from shiftbench.report.published import Published
 from shiftbench.report.table import Table
 
 __all__ = ["payload", "render_page", "script_safe"]
 
 _SCRIPTS = (
-    *("state.js", "charts.js", "table.js", "figures.js", "detail.js", "published.js", "main.js"),
+    *("state.js", "charts.js", "overview.js", "table.js", "figures.js", "detail.js"),
+    *("published.js", "main.js"),
 )
 
 
@@ -40,45 +39,33 @@ def script_safe(content: Any) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def payload(
-    tables: Sequence[Table], intervals: bool = True, published: Sequence[Published] = ()
-) -> dict[str, Any]:
+def payload(report: Report) -> dict[str, Any]:
     """What the page's script reads. It opens on ImageNet, then on the table of most models."""
 
     def first(table: Table) -> tuple[bool, int]:
         return table.rows[0].record.data.name != "imagenet", -len(table.rows)
 
     return {
-        "intervals": intervals,
-        "groups": [describe_group(table) for table in sorted(tables, key=first)],
-        "published": describe_published(published),
+        "intervals": report.intervals,
+        "groups": [describe_group(table) for table in sorted(report.tables, key=first)],
+        "published": describe_published(report.published, report.side_by_side),
     }
 
 
-def render_page(
-    tables: Sequence[Table], intervals: bool = True, published: Sequence[Published] = ()
-) -> str:
-    """The whole page as one HTML file.
-
-    Args:
-        tables: One per group of comparable records.
-        intervals: Whether the table shows them from the start.
-        published: Figures of papers, for a section of their own.
-    """
+def render_page(report: Report) -> str:
+    """The whole page as one HTML file."""
     parts = {
         "STYLE": _read("style.css"),
         "SCRIPT": "\n".join(_read(name) for name in _SCRIPTS),
-        "DATA": script_safe(payload(tables, intervals, published)),
+        "DATA": script_safe(payload(report)),
     }
     # One pass, so that a record that contains a token stays what it is.
     return re.sub(r"@@(STYLE|SCRIPT|DATA)@@", lambda m: parts[m.group(1)], _read("template.html"))
 
 
-def _render(report: Report) -> str:
-    return render_page(report.tables, report.intervals, report.published)
-
-
 FORMATS.register(
     "html",
-    Format((".html", ".htm"), _render, "an interactive page in one file, with curves and details"),
+    Format(
+        (".html", ".htm"), render_page, "an interactive page in one file, with curves and details"
+    ),
 )

@@ -9,6 +9,7 @@ from shiftbench.metrics import METRICS
 from shiftbench.report.axis import ShiftAxis
 from shiftbench.report.formats.base import marked, plain
 from shiftbench.report.formats.page.detail import describe_detail, sampled_modes, verified
+from shiftbench.report.overview import Overview, short_name
 from shiftbench.report.ranking import Measured
 from shiftbench.report.table import Cell, Column, Table
 
@@ -33,6 +34,7 @@ def describe_group(table: Table) -> dict[str, Any]:
         "descending": table.descending,
         "stop": stop,  # the radius to begin with; there each column has its own
         "notes": [(table if s == stop else table.at(s)).notes() for s in range(last + 1)],
+        "overview": _overview(table),
         "columns": [_column(table, column, furthest[column.name]) for column in columns],
         "rows": [
             {
@@ -44,6 +46,37 @@ def describe_group(table: Table) -> dict[str, Any]:
             }
             for index, row in enumerate(table.rows)
         ],
+    }
+
+
+def _overview(table: Table) -> dict[str, Any] | None:
+    """A dot per model: numbers for drawing, and the texts to read."""
+    overview = Overview.of(table)
+    if overview is None:
+        return None
+    rows = {row.record.model.name: index for index, row in enumerate(table.rows)}
+    families = overview.families()
+    dots = [
+        {
+            "row": rows[dot.model],
+            "name": short_name(dot.model),
+            "family": families.index(dot.family),
+            "text": f"{dot.model}: {dot.clean}; under shifts {dot.shifted}",
+            "x": round(100 * dot.clean.value, 2),
+            "y": round(100 * dot.shifted.value, 2),
+            "low": round(100 * dot.shifted.low, 2),
+            "high": round(100 * dot.shifted.high, 2),
+        }
+        for dot in overview.dots
+    ]
+    y = f"right at every shift up to {overview.shift} (%)"
+    return {
+        "x": "clean accuracy (%)",
+        "y": y,
+        "note": f"{overview.label}. Bars: 95% intervals. A color per family of networks.",
+        "label": f"Clean accuracy against {y}: "
+        + ", ".join(f"{dot['name']} {dot['x']} and {dot['y']}" for dot in dots),
+        "dots": dots,
     }
 
 

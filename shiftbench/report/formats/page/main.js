@@ -48,6 +48,7 @@ function chooseGroup(group) {
   tool("sort").replaceChildren(...group.columns.map((column) => element("option", { value: column.name }, column.title)));
   state.drawn = new Set(rows().slice(0, DRAWN_AT_FIRST));
   update();
+  drawOverview();
   drawPublished();
 }
 
