@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from aft_models.repair import Remedy, RepairContext, register
-from shiftbench.data import DATA_SOURCES, DataRequest, DataSource
+from shiftbench.data import DATA_SOURCES, DataRequest, DataSource, ImageSet
 from shiftbench.grid import Grid, Offset
 from shiftbench.logs import LOGS, Sink
 from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, ImageBatch, Metric, column
@@ -135,22 +135,12 @@ def _apply(context: RepairContext, _: int) -> None:
 register(Remedy("mirrored_2", "placement", "the image over its mirror", _apply, ("position",)))
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(ImageSet):
     """Twenty images of noise."""
 
-    name: str = "noise"
-    split: str = "test"
-    class_names: tuple[str, ...] = ("a", "b", "c", "d")
-    keys: tuple[str, ...] = tuple(f"{i:02d}" for i in range(20))
-    labels: tuple[int, ...] = tuple(i % 4 for i in range(20))
-
-    def __len__(self) -> int:
-        return 20
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+    def image(self, index: int) -> Image.Image:
         pixels = np.random.default_rng(index).integers(0, 255, (20, 20, 3), dtype=np.uint8)
-        return Image.fromarray(pixels), self.labels[index]
+        return Image.fromarray(pixels)
 
     def has_size(self, side: int) -> bool:
         return side == 20
@@ -160,7 +150,8 @@ class Noise:
 
 
 def _load(request: DataRequest) -> Noise:
-    return Noise()
+    keys = [f"{i:02d}" for i in range(20)]
+    return Noise("noise", "test", keys, [i % 4 for i in range(20)], ("a", "b", "c", "d"))
 
 
 DATA_SOURCES.register("noise", DataSource("noise", "twenty images of noise", _load))

@@ -23,47 +23,36 @@ if TYPE_CHECKING:
 ALL = "all"  # the split of a set that has no splits
 
 
-class ImageSet(Protocol):
+@dataclass(frozen=True, eq=False)
+class ImageSet(ABC):
     """A map-style set of (PIL image, label), with a stable key per image."""
 
-    @property
-    def name(self) -> str:
-        """As the user wrote it, without local paths: `imagenet`, `scenes`."""
-        ...
+    name: str  # as the user wrote it, without local paths: `imagenet`, `scenes`
+    split: str  # `val`, `test`, ...
+    keys: Sequence[str]  # one per image, stable across runs and machines
+    labels: Sequence[int]  # one per image, known without decoding
+    class_names: Sequence[str]  # by index
+    # Class indices are only the order of the names in this set: a model may have another.
+    by_order: bool = field(default=False, kw_only=True)
 
-    @property
-    def split(self) -> str:
-        """`val`, `test`, ..."""
-        ...
+    def __len__(self) -> int:
+        return len(self.keys)
 
-    @property
-    def class_names(self) -> Sequence[str]:
-        """The name of every class, by index."""
-        ...
+    def __getitem__(self, index: int) -> tuple[Image, int]:
+        return self.image(index), self.labels[index]
 
-    @property
-    def keys(self) -> Sequence[str]:
-        """One per image, stable across runs and machines."""
-        ...
+    @abstractmethod
+    def image(self, index: int) -> Image:
+        """Decodes one image, always RGB. Unreadable: a DataError that names it."""
 
-    @property
-    def labels(self) -> Sequence[int]:
-        """One per image, known without decoding."""
-        ...
-
+    @abstractmethod
     def has_size(self, side: int) -> bool:
         """Whether all images are squares of `side` pixels.
 
         A subset answers for the whole, so that no number of images changes how they are cut.
         """
-        ...
 
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> tuple[Image, int]:
-        """Decodes one image, always RGB. Unreadable: a DataError that names it."""
-        ...
-
+    @abstractmethod
     def fingerprint(self, *, verify: bool = False) -> str:
         """Images and labels in one digest, so that a record can name what it measured.
 
@@ -73,7 +62,13 @@ class ImageSet(Protocol):
         Args:
             verify: Read all files again, even those that show no sign of a change.
         """
-        ...
+
+    def with_labels(self, content: str) -> str:
+        """A digest of the images together with keys and labels: the fingerprint of most sets."""
+        digest = hashlib.sha256(content.encode())
+        for key, label in zip(self.keys, self.labels, strict=True):
+            digest.update(f"\n{key}\0{label}".encode())
+        return digest.hexdigest()
 
 
 @runtime_checkable
@@ -92,44 +87,6 @@ class RenderedSet(Protocol):
         Each view shows `wider` pixels more on each side.
         """
         ...
-
-
-@dataclass(frozen=True)
-class LabeledSet(ABC):
-    """The base of sets that are stored; a source adds where the images lie."""
-
-    name: str
-    split: str
-    keys: Sequence[str]  # one per image
-    labels: Sequence[int]  # one per image
-    class_names: Sequence[str]  # by index
-    # Class indices are only the order of the names in this set: a model may have another.
-    by_order: bool = field(default=False, kw_only=True)
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __getitem__(self, index: int) -> tuple[Image, int]:
-        return self.image(index), self.labels[index]
-
-    @abstractmethod
-    def image(self, index: int) -> Image:
-        """Decodes one image, always RGB. Unreadable: a DataError that names it."""
-
-    @abstractmethod
-    def has_size(self, side: int) -> bool:
-        """Whether all images are squares of `side` pixels."""
-
-    @abstractmethod
-    def content(self, *, verify: bool = False) -> str:
-        """A digest of the images, in their order."""
-
-    def fingerprint(self, *, verify: bool = False) -> str:
-        """Digest of every image, key and label."""
-        digest = hashlib.sha256(self.content(verify=verify).encode())
-        for key, label in zip(self.keys, self.labels, strict=True):
-            digest.update(f"\n{key}\0{label}".encode())
-        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -154,14 +111,15 @@ class DataSource:
 DATA_SOURCES: Registry[DataSource] = Registry("data set")
 
 
-def set_name(name: str) -> str:
-    """The name of a data set of the user's own, which never is that of a source."""
-    return f"folder-{name}" if not name or name in DATA_SOURCES else name
-
-
 def as_text(name: str) -> str:
     r"""A file name as text that can be written anywhere; bytes that are not UTF-8 as `\xff`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def set_name(folder: str) -> str:
+    """The name of a data set of the user's own, which never is that of a source."""
+    name = as_text(folder)
+    return f"folder-{name}" if not name or name in DATA_SOURCES else name
 
 
 def numbered(count: int) -> list[str]:

@@ -15,7 +15,7 @@ from shiftbench.data.base import (
     DATA_SOURCES,
     DataRequest,
     DataSource,
-    LabeledSet,
+    ImageSet,
     as_text,
     set_name,
 )
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 SPLITS = ("val", "test", "train")  # in order of preference, when the user names none
 
 
-@dataclass(frozen=True)
-class FileSet(LabeledSet):
+@dataclass(frozen=True, eq=False)
+class FileSet(ImageSet):
     """Image files; a file's key is its path below `root`, with slashes."""
 
     root: Path
@@ -44,9 +44,10 @@ class FileSet(LabeledSet):
         """By the headers of the files."""
         return all_sized((self.root / name for name in self.names), side)
 
-    def content(self, *, verify: bool = False) -> str:
-        """Digest of the files."""
-        return content_digest([self.root / name for name in self.names], verify=verify)
+    def fingerprint(self, *, verify: bool = False) -> str:
+        """Digest of every file, key and label."""
+        files = [self.root / name for name in self.names]
+        return self.with_labels(content_digest(files, verify=verify))
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,7 @@ class SplitFolder:
 
     root: Path  # holds the class folders
     split: str
-    home: Path  # the whole data set's folder, which gives it its name
-
-    @property
-    def name(self) -> str:
-        """`/data/birds/val` and `/data/birds` are `birds`; no folder takes a source's name."""
-        return set_name(as_text(self.home.resolve().name))
+    name: str  # of the data set: `/data/birds/val` and `/data/birds` are `birds`
 
 
 def split_folder(path: Path | None, split: str | None, *, source: str) -> SplitFolder:
@@ -69,16 +65,16 @@ def split_folder(path: Path | None, split: str | None, *, source: str) -> SplitF
         raise UsageError(f"data {source!r} needs a folder: write it as {source}:PATH")
     if not path.is_dir():
         raise DataError(f"there is no folder {path}: check the path after {source!r}")
+    own = path.resolve()
     wanted = SPLITS if split is None else () if split == ALL else (split,)
     for candidate in wanted:
         if (path / candidate).is_dir():
-            return SplitFolder(path / candidate, candidate, path)
-    own = path.resolve()
+            return SplitFolder(path / candidate, candidate, set_name(own.name))
     if own.name in wanted:
-        return SplitFolder(path, own.name, own.parent)
+        return SplitFolder(path, own.name, set_name(own.parent.name))
     if split not in (None, ALL):
         raise DataError(f"there is no folder {split!r} in {path}: give the folder itself instead")
-    return SplitFolder(path, ALL, path)
+    return SplitFolder(path, ALL, set_name(own.name))
 
 
 def class_folders(root: Path, *, source: str) -> list[str]:
@@ -118,9 +114,8 @@ def file_set(
         labels += [label] * len(images)
     if others:
         log.warning(
-            "left out %d files of %s that are not of a kind that is read (%s), such as %s: convert "
-            "them to PNG or JPEG",
-            *(len(others), place.root, ", ".join(ENDINGS), as_text(others[0])),
+            "images of %s are left out: %d, such as %s; only %s are read, convert the others",
+            *(as_text(str(place.root)), len(others), as_text(others[0]), ", ".join(ENDINGS)),
         )
     if not names:
         endings = ", ".join(ENDINGS[:4])

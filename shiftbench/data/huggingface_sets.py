@@ -15,7 +15,7 @@ from shiftbench.data.base import (
     DATA_SOURCES,
     DataRequest,
     DataSource,
-    LabeledSet,
+    ImageSet,
     numbered,
     numbered_keys,
     set_name,
@@ -29,8 +29,8 @@ SPLITS = ("validation", "val", "test", "train")  # in order of preference
 SAVED = ("dataset_info.json", "dataset_dict.json")  # what `save_to_disk` leaves
 
 
-@dataclass(frozen=True)
-class HubSet(LabeledSet):
+@dataclass(frozen=True, eq=False)
+class HubSet(ImageSet):
     """One split of a set; an image's key is its number, as the library fixes the order."""
 
     images: Any  # a table of one column, the images, not decoded: {"bytes", "path"} per row
@@ -54,8 +54,11 @@ class HubSet(LabeledSet):
         content: bytes = row["bytes"] or Path(row["path"]).read_bytes()
         return content
 
-    def content(self, *, verify: bool = False) -> str:
-        """Digest of every image."""
+    def fingerprint(self, *, verify: bool = False) -> str:
+        """Digest of every image, key and label."""
+        return self.with_labels(self._content(verify))
+
+    def _content(self, verify: bool) -> str:
         if self.images[0][self.column]["bytes"] is None:  # the images stay in files of their own
             files = [Path(row["path"]) for row in self.images[self.column]]
             return content_digest(files, verify=verify)

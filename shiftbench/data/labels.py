@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shiftbench.data.base import ImageSet, LabeledSet, numbered
+from shiftbench.data.base import ImageSet, RenderedSet, numbered
 from shiftbench.data.subset import Subset, subset
 from shiftbench.errors import DataError, UsageError
 
@@ -90,7 +90,7 @@ def _json_rows(text: str) -> list[list[Any]]:
 
 def mapped(dataset: ImageSet, class_map: Path) -> ImageSet:
     """The data set with the class indices that a file gives its class names."""
-    if not isinstance(dataset, LabeledSet):
+    if isinstance(dataset, RenderedSet):
         raise UsageError(f"{dataset.name} knows its classes: leave the class map out")
     indices = read_class_map(class_map)
     names = {dataset.class_names[label] for label in dataset.labels}
@@ -116,7 +116,7 @@ def relabeled(dataset: ImageSet, num_classes: int, class_names: Sequence[str] = 
     if isinstance(dataset, Subset):
         whole = relabeled(dataset.whole, num_classes, class_names)
         return dataset if whole is dataset.whole else subset(whole, dataset.indices)
-    if not isinstance(dataset, LabeledSet) or not dataset.by_order:
+    if not dataset.by_order:
         return dataset
     names = dataset.class_names
     if class_names:
@@ -165,8 +165,8 @@ def _warn_of_order(dataset: str, names: Sequence[str]) -> None:
 
 
 def _renumbered(
-    dataset: LabeledSet, indices: Mapping[str, int], class_names: Sequence[str]
-) -> LabeledSet:
+    dataset: ImageSet, indices: Mapping[str, int], class_names: Sequence[str]
+) -> ImageSet:
     labels = [indices[dataset.class_names[label]] for label in dataset.labels]
     return replace(dataset, labels=labels, class_names=tuple(class_names), by_order=False)
 

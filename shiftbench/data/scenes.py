@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource, numbered_keys
+from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource, ImageSet, numbered_keys
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.registry import unknown_name
@@ -30,11 +29,8 @@ SPLITS = {"train": 20_000, "val": 2_000, "test": 120}  # default number of image
 VERSION = 2  # goes into the fingerprint; changes whenever any pixel of any scene does
 
 
-class Scenes:
-    """The images of one split; implements `ImageSet` and `RenderedSet`."""
-
-    name = "scenes"
-    class_names: Sequence[str] = CLASS_NAMES
+class Scenes(ImageSet):
+    """The images of one split, which are rendered again from any offset."""
 
     def __init__(
         self, split: str = "test", size: int | None = None, *, seed: int = 0, view: int = 64
@@ -51,29 +47,19 @@ class Scenes:
             raise unknown_name("split of scenes", split, SPLITS)
         if size is not None and size < 1:
             raise UsageError(f"scenes needs a size of at least 1 image, got {size}")
-        self.split = split
+        count = SPLITS[split] if size is None else size
+        # Classes take turns, so that any leading part of a split is balanced.
+        labels = [index % len(CLASS_NAMES) for index in range(count)]
+        super().__init__("scenes", split, numbered_keys(split, count), labels, CLASS_NAMES)
         self.seed = seed
         self.view = view
-        self._size = SPLITS[split] if size is None else size
 
-    def __len__(self) -> int:
-        return self._size
-
-    @cached_property
-    def keys(self) -> Sequence[str]:
-        """One key per image, such as `test/00042`."""
-        return numbered_keys(self.split, self._size)
-
-    @cached_property
-    def labels(self) -> Sequence[int]:
-        """Classes take turns, so that any leading part of a split is balanced."""
-        return [index % len(CLASS_NAMES) for index in range(self._size)]
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        if not 0 <= index < self._size:
+    def image(self, index: int) -> Image.Image:
+        """Renders a scene from the unmoved camera."""
+        if not 0 <= index < len(self):
             raise IndexError(index)
         pixels = self.render([index], self.view)[0].permute(1, 2, 0)  # (H, W, 3)
-        return Image.fromarray(pixels.numpy()), self.labels[index]
+        return Image.fromarray(pixels.numpy())
 
     def has_size(self, side: int) -> bool:
         """Never: scenes are rendered at whatever size is asked for, with what lies around."""
@@ -81,7 +67,7 @@ class Scenes:
 
     def fingerprint(self, *, verify: bool = False) -> str:
         """The scenes follow from version, seed, split and count alone, pixels included."""
-        identity = f"scenes/{VERSION}/{self.seed}/{self.split}/{self._size}"
+        identity = f"scenes/{VERSION}/{self.seed}/{self.split}/{len(self)}"
         return hashlib.sha256(identity.encode()).hexdigest()
 
     def render(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from PIL.Image import Image
 
-from shiftbench.data.base import ImageSet, LabeledSet, RenderedSet
+from shiftbench.data.base import ImageSet, RenderedSet
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from shiftbench.shifts import Views
 
 
-@dataclass(frozen=True)
-class Subset(LabeledSet):
+@dataclass(frozen=True, eq=False)
+class Subset(ImageSet):
     """Some images of a data set, with their keys; the classes are those of the whole."""
 
     whole: ImageSet
@@ -35,13 +35,9 @@ class Subset(LabeledSet):
         """Whether the images of the whole have this size."""
         return self.whole.has_size(side)
 
-    def content(self, *, verify: bool = False) -> str:
-        """The digest of the whole."""
-        return self.whole.fingerprint(verify=verify)
-
     def fingerprint(self, *, verify: bool = False) -> str:
         """Digest of the whole and of which images were chosen."""
-        digest = hashlib.sha256(self.content(verify=verify).encode())
+        digest = hashlib.sha256(self.whole.fingerprint(verify=verify).encode())
         digest.update("\n".join(self.keys).encode())
         return digest.hexdigest()
 

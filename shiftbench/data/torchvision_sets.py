@@ -19,7 +19,7 @@ from shiftbench.data.base import (
     DATA_SOURCES,
     DataRequest,
     DataSource,
-    LabeledSet,
+    ImageSet,
     numbered,
     numbered_keys,
 )
@@ -69,8 +69,8 @@ ENTRIES = (
 )
 
 
-@dataclass(frozen=True)
-class TorchvisionSet(LabeledSet):
+@dataclass(frozen=True, eq=False)
+class TorchvisionSet(ImageSet):
     """A torchvision data set; an image's key is its number, as torchvision fixes the order."""
 
     data: Any  # the torchvision data set itself
@@ -104,20 +104,20 @@ class TorchvisionSet(LabeledSet):
             return all_sized(self._files, side)
         return self.image(0).size == (side, side)
 
-    def content(self, *, verify: bool = False) -> str:
-        """Digest of the files; there is one version of those that torchvision checks."""
-        return "" if self.checked else content_digest(self._files, verify=verify)
-
     def fingerprint(self, *, verify: bool = False) -> str:
-        """Digest of name, split, labels and content."""
+        """Digest of name, split, labels and content.
+
+        The files of a set that torchvision checks need not be read: there is one version of them.
+        """
         digest = hashlib.sha256(f"{self.name}/{self.split}/{len(self)}".encode())
         digest.update(repr(list(self.labels)).encode())
-        pixels = None if self.checked else self._pixels
-        digest.update(
-            self.content(verify=verify).encode()
-            if pixels is None
-            else np.ascontiguousarray(pixels).tobytes()
-        )
+        if not self.checked:
+            pixels = self._pixels
+            digest.update(
+                content_digest(self._files, verify=verify).encode()
+                if pixels is None
+                else np.ascontiguousarray(pixels).tobytes()
+            )
         return digest.hexdigest()
 
 

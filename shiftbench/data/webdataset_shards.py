@@ -22,7 +22,7 @@ from shiftbench.data.base import (
     DATA_SOURCES,
     DataRequest,
     DataSource,
-    LabeledSet,
+    ImageSet,
     as_text,
     numbered,
     set_name,
@@ -50,8 +50,8 @@ class Member:
             return file.read(self.size)
 
 
-@dataclass(frozen=True)
-class ShardSet(LabeledSet):
+@dataclass(frozen=True, eq=False)
+class ShardSet(ImageSet):
     """The samples of some shards, in their order; a key is the shard's name and the sample's."""
 
     members: Sequence[Member]
@@ -64,10 +64,10 @@ class ShardSet(LabeledSet):
         """By the headers of the images."""
         return all_sized((BytesIO(member.read()) for member in self.members), side)
 
-    def content(self, *, verify: bool = False) -> str:
-        """Digest of the shards."""
+    def fingerprint(self, *, verify: bool = False) -> str:
+        """Digest of every shard, key and label."""
         shards = list(dict.fromkeys(member.shard for member in self.members))
-        return content_digest(shards, verify=verify)
+        return self.with_labels(content_digest(shards, verify=verify))
 
 
 def find_shards(pattern: str) -> list[Path]:

@@ -108,7 +108,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def request(place: Path, output: Path, *more: str) -> list[str]:
-    classes = len(Scenes.class_names)
+    classes = len(Scenes().class_names)
     words = ["run", "-m", f"{place / 'net.py'}:make,classes={classes}"]
     words += ["--checkpoint", str(place / "net.safetensors"), "--limit", "24", "--max-shift", "2"]
     words += ["-a", "crop", "-a", "half", "-a", "camera"]

@@ -105,16 +105,10 @@ def test_scenes_are_rendered_on_the_lattice_of_the_view() -> None:
     assert labels == [4, 1]
 
 
-class Deadly:
+class Deadly(ImageSet):
     """A data set that takes its process down, as a decoder that runs out of memory does."""
 
-    name, split, class_names = "deadly", "test", ("0",)
-    keys, labels = ("a", "b"), (0, 0)
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+    def image(self, index: int) -> Image.Image:
         os._exit(1)
 
     def has_size(self, side: int) -> bool:
@@ -125,8 +119,9 @@ class Deadly:
 
 
 def test_death_of_a_worker_is_one_sentence() -> None:
+    data = Deadly("deadly", "test", ("a", "b"), (0, 0), ("0",))
     with pytest.raises(DataError, match=r"loading process died.*fewer --workers than 1"):
-        list(canvas_batches(Deadly(), GEOMETRY, workers=1))
+        list(canvas_batches(data, GEOMETRY, workers=1))
 
 
 ORPHANS = """
