@@ -8,12 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shiftbench.models.loading import build_model, default_models, list_models, load_model
+from shiftbench.models.listing import default_models, list_models
 from shiftbench.models.names import NamedModel, name_models
 from shiftbench.models.source import SOURCES, ModelEntry
 
 if TYPE_CHECKING:
     from shiftbench.models.classifier import Classifier, as_classifier
+    from shiftbench.models.loading import build_model, load_model
     from shiftbench.preprocessing import Preprocessing
 
 __all__ = [
@@ -34,6 +35,8 @@ _HOME = {  # what waits for torch
     "Classifier": "shiftbench.models.classifier",
     "as_classifier": "shiftbench.models.classifier",
     "Preprocessing": "shiftbench.preprocessing",
+    "build_model": "shiftbench.models.loading",
+    "load_model": "shiftbench.models.loading",
 }
 
 

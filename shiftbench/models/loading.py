@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import fnmatch
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
-from importlib.util import find_spec
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+import aft_models
+from aft_models.classifier import replace_classifier
+from aft_models.errors import AftModelsError
+from aft_models.repair import untrained, view_margin
 from shiftbench.errors import ModelError, UsageError
-from shiftbench.files import cache_folder, write_atomic
 from shiftbench.identity import plugin_parts
+from shiftbench.models.checkpoint import Weights, load_state, read_weights
+from shiftbench.models.classifier import Classifier, as_classifier, logits_of
 from shiftbench.models.names import ModelSpec, parse_name, parse_options, split_remedies
-from shiftbench.models.source import SOURCES, ModelEntry, SourceFile, building
-
-if TYPE_CHECKING:  # listing models must not wait for torch
-    from torch import nn
-
-    from shiftbench.models.checkpoint import Weights
-    from shiftbench.models.classifier import Classifier
+from shiftbench.models.source import SOURCES, building
 
 
 def load_model(
@@ -57,8 +54,6 @@ def load_model(
         spec = parse_name(plain)
         spec = replace(spec, class_names=tuple(class_names), remedies=remedies)
         return repaired(load_spec(spec), remedies)
-    from shiftbench.models.checkpoint import read_weights
-
     return _load_weights(name, read_weights(Path(checkpoint)), strip_prefix)
 
 
@@ -82,8 +77,6 @@ def build_model(
     >>> build_model("timm:resnet10t+circular+aps", classes=5, size=64).num_classes
     5
     """
-    from aft_models.classifier import replace_classifier
-
     plain, remedies = split_remedies(name)
     spec = parse_name(plain)
     spec = replace(
@@ -111,10 +104,8 @@ def load_spec(spec: ModelSpec) -> Classifier:
     return source.load(spec).with_code(plugin_parts(source))
 
 
-def _logits_alone(_: nn.Module, __: Any, output: Any) -> Any:
+def _logits_alone(_: nn.Module, __: Any, output: Any) -> Tensor:
     """A hook for training, which takes the network itself: it returns its logits alone."""
-    from shiftbench.models.classifier import logits_of
-
     return logits_of(output)
 
 
@@ -127,11 +118,6 @@ def repaired(plain: Classifier, remedies: str, *, trained: bool = True) -> Class
     """
     if remedies in ("", plain.parts["remedies"]):  # none, or the source's own work
         return plain
-    import torch
-
-    import aft_models
-    from aft_models.errors import AftModelsError
-
     size = plain.preprocessing.input_size
     try:
         module = aft_models.repair(
@@ -153,9 +139,6 @@ def repaired(plain: Classifier, remedies: str, *, trained: bool = True) -> Class
 
 def _rebuilt(plain: Classifier, module: nn.Module, **changes: Any) -> Classifier:
     """A classifier of a changed network, with all else that is known of the model."""
-    from aft_models.repair import view_margin
-    from shiftbench.models.classifier import as_classifier
-
     recipe = plain.preprocessing.widened(view_margin(module))
     kept: dict[str, Any] = {
         "name": plain.name,
@@ -169,8 +152,6 @@ def _rebuilt(plain: Classifier, module: nn.Module, **changes: Any) -> Classifier
 
 def _require_trained(model: Classifier) -> None:
     """Refuses a model that answers at random, since nothing filled what its remedy must learn."""
-    from aft_models.repair import untrained
-
     lacking = untrained(model.module)
     if lacking:
         raise ModelError(
@@ -182,8 +163,6 @@ def _require_trained(model: Classifier) -> None:
 
 def _load_weights(name: str, weights: Weights, strip_prefix: str | None = None) -> Classifier:
     """A model with weights from a file; a card beside them says what they are of, and for."""
-    from shiftbench.models.checkpoint import load_state
-
     card = weights.card
     if card is None:
         built = build_model(name)
@@ -205,8 +184,6 @@ def _load_weights(name: str, weights: Weights, strip_prefix: str | None = None) 
 
 def _load_exported(folder: Path, remedies: str) -> Classifier:
     """The one set of weights in a folder that training wrote; its card names the model."""
-    from shiftbench.models.checkpoint import read_weights
-
     weights = read_weights(folder)
     if weights.card is None:
         raise ModelError(
@@ -218,51 +195,3 @@ def _load_exported(folder: Path, remedies: str) -> Classifier:
         for name in (weights.card.architecture, weights.card.name)
     )
     return replace(_load_weights(next(names), weights), name=next(names))
-
-
-def list_models(pattern: str | None = None) -> list[ModelEntry]:
-    """Every model that can be named, bundled ones first; `pattern` as in a shell, or a part."""
-    sources = [SOURCES.get(name) for name in SOURCES]
-    plugged = [source for source in sources if not isinstance(source, SourceFile)]
-    entries = [*_own_entries(), *(entry for source in plugged for entry in source.entries())]
-    if not pattern:
-        return entries
-    if not any(character in pattern for character in "*?["):
-        pattern = f"*{pattern}*"
-    # `swin*` means timm:swin_... too: the prefix need not be typed.
-    return [
-        entry
-        for entry in entries
-        if fnmatch.fnmatch(entry.name, pattern)
-        or fnmatch.fnmatch(entry.name.rpartition(":")[2], pattern)
-    ]
-
-
-def _own_entries() -> list[ModelEntry]:
-    """What our sources list, remembered for this installation: timm takes seconds to import."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
-    for package in ("aft_models", "timm", "torchvision"):
-        spec = find_spec(package)
-        assert spec is not None
-        place = Path(spec.origin or "").parent
-        files += [place, place / "version.py", place / "presets.py", place / "weights"]
-    stamps = [f"{file} {file.stat().st_mtime_ns}" for file in files if file.exists()]
-    key = hashlib.sha256("\n".join(stamps).encode()).hexdigest()[:16]
-    memory = cache_folder() / "models" / f"{key}.json"
-    with suppress(OSError, ValueError, TypeError):
-        return [ModelEntry(**entry) for entry in json.loads(memory.read_text("utf-8"))]
-    own = (source for source in map(SOURCES.get, SOURCES) if isinstance(source, SourceFile))
-    entries = [entry for source in own for entry in source.entries()]
-    with suppress(OSError):  # a folder that cannot be written to costs time, nothing else
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(memory, json.dumps([asdict(entry) for entry in entries]).encode())
-    return entries
-
-
-def default_models(data: str) -> list[str]:
-    """The bundled models that were trained on a data set."""
-    names = [entry.name for entry in _own_entries() if entry.source == "bundled"]
-    names = [name for name in names if name.endswith(f".{data}")]
-    if not names:
-        raise UsageError(f"no bundled model was trained on {data}: name one with --model")
-    return names
