@@ -18,7 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
-from aft_models.repair.context import Change, Obstacle, RepairContext, RepairReport
+from aft_models.repair.context import (
+    Change,
+    Obstacle,
+    RepairContext,
+    RepairReport,
+    network_input,
+)
 from aft_models.repair.phases import ForwardPass, own_pass
 from aft_models.repair.remedy import (
     GROUPS,
@@ -44,6 +50,7 @@ __all__ = [
     "RemedySpec",
     "RepairContext",
     "RepairReport",
+    "network_input",
     "own_pass",
     "parse",
     "register",

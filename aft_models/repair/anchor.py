@@ -21,6 +21,7 @@ class Anchor:
     """Rolls each image until its strongest polyphase component lies at (0, 0)."""
 
     patch: Pair
+    keeps_pixels = True
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images ``(B, C, H, W)``, anchored."""
@@ -29,7 +30,7 @@ class Anchor:
 
     @torch.no_grad()
     def place(self, images: Tensor) -> Tensor:
-        """See :class:`aft_models.repair.context.ImageMove`."""
+        """Which component is the strongest: ``(B, 2)``, rows and columns."""
         (height, width), (rows, columns) = images.shape[2:], self.patch
         if height % rows or width % columns:
             raise AftModelsError(

@@ -37,7 +37,7 @@ class Canonical:
 
     @torch.no_grad()
     def place(self, images: Tensor) -> Tensor:
-        """See :class:`aft_models.repair.context.ImageMove`; fractions of a pixel included."""
+        """How far to move each image: ``(B, 2)``, rows and columns, fractions included."""
         x = images.to(working_dtype(images.dtype))
         ground = 64 * torch.finfo(x.dtype).eps * x.square().mean((1, 2, 3)).sqrt()  # (B,)
         shadow = x.mean(1)

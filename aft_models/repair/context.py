@@ -51,14 +51,9 @@ class ImageMove:
     move: Callable[[Tensor], Tensor]  # to images of the same size, or of a smaller one
 
     @property
-    def place(self) -> Callable[[Tensor], Tensor] | None:
-        """Where in each image ``(B, C, H, W)`` the network's own begins, ``(B, 2)``, if it says so.
-
-        Two views of one picture, at offsets of whole pixels, are the same to the network where
-        offset plus place agree: for crops where ``move`` crops, for cyclic shifts where it rolls.
-        """
-        place: Callable[[Tensor], Tensor] | None = getattr(self.move, "place", None)
-        return place
+    def keeps_pixels(self) -> bool:
+        """Whether it crops or rolls, so that two views may become the same, bit by bit."""
+        return bool(getattr(self.move, "keeps_pixels", False))
 
     def __call__(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The positional arguments of the model, the first of them moved."""
@@ -70,6 +65,23 @@ class ImageMove:
             f"model's first argument, got "
             + (f"{first.dtype} {tuple(first.shape)}" if isinstance(first, Tensor) else "none")
         )
+
+
+def network_input(model: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """What a network itself sees of images, where several views may become the same to it.
+
+    Equal inputs have equal logits: a search need not predict them again.
+    """
+    moves = [hook for hook in model._forward_pre_hooks.values() if isinstance(hook, ImageMove)]
+    if not moves or not all(hook.keeps_pixels for hook in moves):
+        return None
+
+    def seen(images: Tensor) -> Tensor:
+        for hook in moves:
+            images = hook.move(images)
+        return images
+
+    return seen
 
 
 class RepairContext:

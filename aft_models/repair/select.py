@@ -33,6 +33,7 @@ class Select:
 
     margin: int  # m
     size: Pair  # what the network itself takes
+    keeps_pixels = True
 
     def __call__(self, images: Tensor) -> Tensor:
         """``(B, C, H, W)`` to ``(B, C, H - 2 m, W - 2 m)``."""
@@ -42,10 +43,7 @@ class Select:
 
     @torch.no_grad()
     def place(self, images: Tensor) -> Tensor:
-        """Where the crop of each image begins: ``(B, 2)``, rows and columns, 0 to 2 m.
-
-        Crops of one picture that begin at the same pixel of it are the same to the network.
-        """
+        """Where the crop of each image begins: ``(B, 2)``, rows and columns, 0 to 2 m."""
         height, width = (side - 2 * self.margin for side in map_size(images))
         if min(height, width) < 3:
             raise AftModelsError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -127,6 +128,50 @@ def predict_clean(model: Model, views: Views, count: int, *, batch_size: int) ->
     and pass them on.
     """
     return predict_at(model, views, [ORIGIN] * count, batch_size=batch_size)
+
+
+class SeenInputs:
+    """Logits by what the network itself sees of an image: equal inputs are predicted once.
+
+    A model may have `network_input`, the images that reach its network, which some networks choose
+    by the content: then many views of an image are the same to them.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._network_input = getattr(model, "network_input", None)
+        self._logits: dict[tuple[int, bytes], Tensor] = {}
+        self._rounding = 0.0
+
+    def remember(self, rows: NDArray[np.int64], images: Tensor, predictions: Predictions) -> None:
+        """Notes the logits of images `rows`, seen as `images`."""
+        if self._network_input is not None:
+            self._logits |= zip(self._names(rows, images), predictions.logits, strict=True)
+            self._rounding = predictions.rounding
+
+    def predict(
+        self, rows: NDArray[np.int64], images: Tensor
+    ) -> tuple[Predictions, NDArray[np.bool_]]:
+        """The predictions of images `rows`, seen as `images`; and which of them are new."""
+        if self._network_input is None:
+            return predict(self._model, images), np.ones(len(rows), dtype=bool)
+        names = self._names(rows, images)
+        new = np.array([name not in self._logits for name in names])
+        if new.any():
+            chosen = torch.from_numpy(np.flatnonzero(new)).to(images.device)
+            predictions = predict(self._model, images[chosen])
+            self._rounding = predictions.rounding
+            fresh = [name for name, is_new in zip(names, new, strict=True) if is_new]
+            self._logits |= zip(fresh, predictions.logits, strict=True)
+        logits = torch.stack([self._logits[name] for name in names])
+        return Predictions(logits, self._rounding), new
+
+    def _names(self, rows: NDArray[np.int64], images: Tensor) -> list[tuple[int, bytes]]:
+        assert self._network_input is not None
+        with torch.no_grad():
+            seen = self._network_input(images).cpu().contiguous()
+        digests = (hashlib.blake2b(image.numpy(), digest_size=16).digest() for image in seen)
+        return list(zip(rows.tolist(), digests, strict=True))
 
 
 def check_batch_size(batch_size: int) -> None:

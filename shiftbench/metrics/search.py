@@ -7,18 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from shiftbench.errors import UsageError, no_images
-from shiftbench.grid import Grid, Offset
+from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.metrics.draws import keyed_sample
 from shiftbench.metrics.predictions import (
     Model,
     Predictions,
+    SeenInputs,
     assemble,
     check_batch_size,
     check_labels,
-    predict,
 )
 from shiftbench.shifts.base import Views
 from shiftbench.statistics import Score, mean_score
@@ -181,15 +182,19 @@ def search(
     ledger = _Ledger(truth, grid, mode if isinstance(mode, Mode) else Mode.parse(mode), names, seed)
     if inner is not None:
         ledger.go_on_from(inner)
+    seen = SeenInputs(model)
     if clean is not None:
         new = np.flatnonzero(ledger.step == 0)
-        ledger.note(new, np.zeros_like(new), clean.take(new), counted=False)
+        ledger.note(new, np.zeros_like(new), clean.take(new), counted=np.zeros_like(new))
+        for rows in np.array_split(new, range(batch_size, len(new), batch_size)):
+            seen.remember(rows, views(ORIGIN, torch.from_numpy(rows)), clean.take(rows))
     while True:
         rows, indices = ledger.next_batch(batch_size)
         if len(rows) == 0:
             return ledger.trace()
         images = assemble(views, [grid.offsets[i] for i in indices], rows.tolist())
-        ledger.note(rows, indices, predict(model, images))
+        predictions, counted = seen.predict(rows, images)
+        ledger.note(rows, indices, predictions, counted=counted)
 
 
 class _Ledger:
@@ -236,7 +241,7 @@ class _Ledger:
         indices: NDArray[np.int64],
         predictions: Predictions,
         *,
-        counted: bool = True,
+        counted: NDArray[np.bool_] | NDArray[np.int64],
     ) -> None:
         """Enters the answers about images `rows`, seen at offsets `indices`."""
         check_labels(self.truth[rows], predictions.logits.shape[1])

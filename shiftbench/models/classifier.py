@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from aft_models.classifier import classifier_names
 from aft_models.errors import AftModelsError
+from aft_models.repair import network_input
 from aft_models.weights import state_dict_digest
 from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.identity import LOGITS
@@ -153,6 +154,11 @@ class LogitsOnly(nn.Module):
         super().__init__()
         self.model = model
         self.gives_probabilities = False  # as Keras likes to export networks
+
+    @property
+    def network_input(self) -> Callable[[Tensor], Tensor] | None:
+        """What the network itself sees of images, where remedies choose it by the content."""
+        return network_input(self.model) if isinstance(self.model, nn.Module) else None
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the logits, (B, classes)."""

@@ -224,6 +224,7 @@ class Engine:
         self._forward = FORWARDS[engine](module, shape, precision)
         self._reference = module if is_translated(self._forward) else None  # until it is compared
         self._checked = False
+        self.network_input = getattr(classifier.module, "network_input", None)
         self.on_passes: Callable[[int], None] | None = None  # is told the size of every batch
 
     def _auto(self, input_size: int) -> int:

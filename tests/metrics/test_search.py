@@ -9,12 +9,14 @@ import pandas as pd
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+import aft_models
 from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.metrics.predictions import Predictions, predict_clean
 from shiftbench.metrics.search import Trace, adversarial_accuracy, search
+from shiftbench.models.classifier import LogitsOnly
 from shiftbench.shifts import SHIFTS, Views
 from shiftbench.shifts.attacks import ATTACKS
 
@@ -334,3 +336,25 @@ def test_a_model_says_how_it_rounds() -> None:
     coarse = search(Coarse(), views, labels, grid, batch_size=4)
     assert same(fine, coarse)
     assert coarse.near_tie.sum() > fine.near_tie.sum()
+
+
+@pytest.mark.parametrize("mode", ["exhaustive", "full_grid", "sampled:9"])
+def test_equal_inputs_of_the_network_are_predicted_once(mode: str) -> None:
+    """A network that selects a crop of each view sees the same one for many offsets."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(5))
+        network(torch.zeros(1, 3, 16, 16))
+        canvas = torch.nn.functional.avg_pool2d(torch.rand(12, 3, 34, 34), 3, 1)
+    selecting = LogitsOnly(aft_models.repair(network, "select:4", image=torch.zeros(1, 3, 16, 16)))
+    views, grid = SHIFTS.get("crop").views(canvas, 4), Grid(3)
+    clean = predict_clean(selecting, views, 12, batch_size=5)
+    labels = clean.prediction.copy()
+    labels[::5] = (labels[::5] + 1) % 5
+    every = Logged(lambda x: selecting(x))
+    plain = search(every, views, labels, grid, batch_size=5, mode=mode, clean=clean)
+    once = Logged(lambda x: selecting(x))
+    once.network_input = selecting.network_input  # type: ignore[attr-defined]
+    found = search(once, views, labels, grid, batch_size=5, mode=mode, clean=clean)
+    assert same(found, plain)
+    assert sum(map(len, once.batches)) == found.forward_passes < plain.forward_passes / 2
