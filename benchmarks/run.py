@@ -40,7 +40,8 @@ def bare(
     canvas = normalize(pixels, recipe.mean, recipe.std)
     began = time.perf_counter()
     with torch.no_grad():
-        views = {name: SHIFTS.get(name).views(canvas, margin) for name in SHIFTS}
+        kinds = [name for name in SHIFTS if not SHIFTS.get(name).rendered]
+        views = {name: SHIFTS.get(name).views(canvas, margin) for name in kinds}
         count = len(dataset)
         first = predict_clean(classifier, views["crop"], count, batch_size=batch_size)
         passes = count
@@ -49,7 +50,7 @@ def bare(
                 classifier,
                 views[ATTACKS.get(attack).shift],
                 dataset.labels,
-                settings.grid(attack),
+                ATTACKS.get(attack).grid(settings.max_shift),
                 batch_size=batch_size,
                 clean=first,
             )
@@ -57,7 +58,7 @@ def bare(
         for name in settings.consistency:
             kind = CONSISTENCIES.get(name)
             span = kind.span(recipe.input_size, round(recipe.input_size * 256 / 224))
-            found = compare_views(
+            compared = compare_views(
                 classifier,
                 views[kind.shift],
                 dataset.keys,
@@ -66,7 +67,7 @@ def bare(
                 batch_size=batch_size,
                 clean=first,
             )
-            passes += found.forward_passes
+            passes += count * compared.passes
     return time.perf_counter() - began, passes
 
 

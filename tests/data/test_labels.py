@@ -88,6 +88,11 @@ def test_every_source_is_matched_by_name(named: ImageSet) -> None:
     assert relabeled(data, len(MODEL_ORDER), MODEL_ORDER) is data
 
 
+@pytest.mark.parametrize("place", ["targets", "labels", "_labels"])
+def test_torchvision_keeps_labels_in_several_places(place: str) -> None:
+    assert shown(torchvision_set("kept", "test", Kept(place)), SET_ORDER) == dict(enumerate(SHOWN))
+
+
 def test_a_model_without_names_takes_the_order_of_the_set(named: ImageSet) -> None:
     assert relabeled(named, 3) is named
     assert shown(named, tuple(named.class_names)) == dict(enumerate(SHOWN))
