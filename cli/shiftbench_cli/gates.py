@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shiftbench.errors import UsageError
-from shiftbench.metrics import Metric
+from shiftbench.metrics import Metric, plan_metric
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
 from shiftbench.report.compare import compare
+from shiftbench.run.job import Settings
 from shiftbench.scores import ScoreName
 from shiftbench.statistics import FRACTION, SIGNIFICANCE
 
 EXIT_CODE = 3  # of a run whose scores fail a gate: no error, and not done either
 BOUNDS = ("low", "high")
+VIEW = 224  # pixels: names of scores do not depend on the size of the view
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Gate:
         return f"{record.model.name}: {which} is {value:.4f}, {side} {self.limit:g}"
 
 
-def parse_gates(under: Sequence[str], over: Sequence[str], metrics: Sequence[Metric]) -> list[Gate]:
-    """Reads the gates of a run that measures `metrics`.
+def parse_gates(under: Sequence[str], over: Sequence[str], settings: Settings) -> list[Gate]:
+    """Reads the gates of a run.
 
     A curve's own name is the widest grid of this run: a record may reach further than the run asks
     for, and the gate must not depend on that.
@@ -53,7 +55,8 @@ def parse_gates(under: Sequence[str], over: Sequence[str], metrics: Sequence[Met
             run will not have or can only find too high.
     """
     known: dict[str, tuple[ScoreName, Metric]] = {}
-    for metric in metrics:
+    for text in settings.metric_texts():
+        metric = plan_metric(text, settings, view=VIEW, resize=2 * VIEW)
         for name in metric.score_names():  # radii ascend: the last one has the curve's name
             known |= dict.fromkeys((str(name), name.stem, name.column), (name, metric))
     return [
@@ -79,7 +82,7 @@ def _parse(text: str, known: dict[str, tuple[ScoreName, Metric]], *, over: bool)
         raise UsageError(f"a {better} {score} is better: use {other} {text} instead of {option}")
     if metric.unit(name) == FRACTION and not 0 <= limit <= 1:
         raise UsageError(f"expected {option} {key}=FRACTION from 0 to 1, got {number}")
-    if metric.settings().get("upper_bound"):
+    if metric.is_upper_bound:
         raise UsageError(
             f"{score} of a sampled search is an upper bound, which no gate can judge: leave --mode "
             "out, or name another score"

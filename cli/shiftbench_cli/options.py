@@ -14,8 +14,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _SOURCE_TREE = Path(__file__).resolve().parents[2]
 
 
-def models(*, required: bool = False) -> Callable[[Command], Command]:
+def models(*, required: bool = False, named: bool = False) -> Callable[[Command], Command]:
     """Which models to load, as `models`."""
+    more = " NAME=MODEL names it in records and tables." if named else ""
     default = "" if required else " Default: the bundled ones."
     return click.option(
         "-m",
@@ -23,7 +24,8 @@ def models(*, required: bool = False) -> Callable[[Command], Command]:
         "models",
         multiple=True,
         required=required,
-        help="Model, as `shiftbench list models` names it; repeatable." + default,
+        help="Model, as `shiftbench list models` names it; repeatable." + more + default,
+        metavar="[NAME=]MODEL" if named else "MODEL",
         shell_complete=completion.models,
     )
 
@@ -34,6 +36,20 @@ def checkpoint(command: Command) -> Command:
         "--checkpoint",
         type=click.Path(path_type=Path),
         help="Weights for one model and its remedies.",
+    )(command)
+
+
+def strip_prefix(command: Command) -> Command:
+    """Part of a checkpoint's keys, as `strip_prefix`."""
+    return click.option(
+        "--strip-prefix", help="Part of the checkpoint's keys to remove, such as 'model.'."
+    )(command)
+
+
+def device(command: Command) -> Command:
+    """Where to compute, as `device`."""
+    return click.option(
+        "--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps."
     )(command)
 
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from aft_models.errors import AftModelsError
-from shiftbench.data import RenderedSet, load_dataset
+from shiftbench.data import load_dataset
 from shiftbench.errors import ShiftbenchError, UsageError
-from shiftbench.metrics import plan_metric
-from shiftbench.models import default_models, load_model
+from shiftbench.models import default_models, load_model, name_models
 from shiftbench.models.names import require_one_model
 from shiftbench.records.log import log_record
-from shiftbench.records.record import Record, read_record, record_folder
+from shiftbench.records.record import read_record, record_folder
 from shiftbench.run.distributed import Group
 from shiftbench.run.engine import ENGINES, PRECISIONS
-from shiftbench.run.job import Settings, attack_names
+from shiftbench.run.job import Settings
 from shiftbench.run.runner import Execution, run
 from shiftbench_cli import completion, options, report
 from shiftbench_cli.gates import EXIT_CODE, parse_gates, worse_than
 from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress
-
-LARGE = 224  # pixels: names of scores do not depend on the size of the view
 
 
 def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
@@ -37,111 +34,21 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
     return int(value)
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of the command, as click hands them over."""
-
-    models: tuple[str, ...]
-    checkpoint: Path | None
-    name: str | None
-    data: str
-    split: str | None
-    attacks: tuple[str, ...]
-    max_shift: int
-    step: str | None
-    consistency: bool
-    metrics: tuple[str, ...]
-    repeats: int
-    mode: str
-    full_grid: bool
-    limit: int | None
-    search_limit: int | None
-    class_map: Path | None
-    download: bool
-    skip_bad: bool
-    verify_data: bool
-    batch_size: int | None
-    workers: int | None
-    device: str
-    precision: str
-    engine: str
-    compiled: bool
-    nproc: int
-    crop_pct: str
-    pad: str
-    seed: int
-    output: Path
-    resume: bool
-    fail_under: tuple[str, ...]
-    fail_over: tuple[str, ...]
-    fail_worse: Path | None
-    logs: tuple[str, ...]
-    kind: str
-    quiet: bool
-
-    def check(self) -> None:
-        """Refuses options that contradict each other, before anything is loaded."""
-        if self.checkpoint is not None:
-            require_one_model(self.models)
-        if self.name is not None and len(self.models) != 1:
-            raise UsageError(
-                f"--name is for the record of one --model, and {len(self.models)} were given"
-            )
-        if self.compiled and self.engine not in ("torch", "compile"):
-            raise UsageError(f"--compile means --engine compile: leave --engine {self.engine} out")
-        if self.full_grid and self.mode != "exhaustive":
-            raise UsageError(f"--full-grid visits every offset: leave --mode {self.mode} out")
-
-    def settings(self, *, camera: bool) -> Settings:
-        """What can change a number."""
-        return Settings(
-            attacks=attack_names(self.attacks, camera=camera),
-            max_shift=self.max_shift,
-            step=self.step,
-            mode="full_grid" if self.full_grid else self.mode,
-            consistency=Settings.consistency if self.consistency else (),
-            repeats=self.repeats,
-            metrics=self.metrics,
-            limit=self.limit,
-            search_limit=self.search_limit,
-            seed=self.seed,
-            precision=self.precision,
-            engine="compile" if self.compiled else self.engine,
-            crop_pct=self.crop_pct,
-            pad=self.pad,
-            skip_bad=self.skip_bad,
-        )
-
-
 @click.command(cls=SharedCommand, name="run")
-@click.option(
-    "-m",
-    "--model",
-    "models",
-    multiple=True,
-    help="Model to evaluate; repeatable. Default: the bundled ones.",
-    shell_complete=completion.models,
-)
-@click.option(
-    "--checkpoint", type=click.Path(path_type=Path), help="Weights for one model and its remedies."
-)
-@click.option("--name", help="Name to show in records and tables. Default: the model's.")
-@click.option(
-    "-d",
-    "--data",
-    default="scenes",
-    show_default=True,
-    metavar="NAME[:PATH]",
-    help="Images to evaluate on.",
-    shell_complete=completion.datasets,
-)
+@options.models(named=True)
+@options.checkpoint
+@options.strip_prefix
+@click.option("--name", help="Name to show in records and tables; same as -m NAME=MODEL.")
+@options.data
 @click.option("--split", help="Part of the data set. Default: the usual evaluation split.")
 @click.option(
     "-a",
     "--attack",
     "attacks",
     multiple=True,
-    help="Attack to run, all (default) or none; repeatable.",
+    default=("all",),
+    metavar="NAME[:STEP]",
+    help="Attack to run, all (default) or none; bilinear:1/4 has steps of 1/4 px; repeatable.",
     shell_complete=completion.attacks,
 )
 @click.option("--max-shift", default=6, show_default=True, help="Radius of the grid, in steps.")
@@ -180,7 +87,7 @@ class Request:
     help="Images per forward pass; auto (default) is the largest number that fits.",
 )
 @click.option("-j", "--workers", type=click.IntRange(min=0), help="Data loading processes.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
+@options.device
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
@@ -195,7 +102,6 @@ class Request:
     show_default=True,
     help="Backend of the forward pass; onnx is ONNX Runtime.",
 )
-@click.option("--compile", "compiled", is_flag=True, help="Same as --engine compile.")
 @click.option(
     "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
 )
@@ -243,77 +149,102 @@ class Request:
 @options.plugins
 @click.option("-q", "--quiet", is_flag=True, help="Hide progress.")
 @click.pass_context
-def command(ctx: click.Context, /, **given: Any) -> int:
+def command(
+    ctx: click.Context,
+    /,
+    models: tuple[str, ...],
+    checkpoint: Path | None,
+    strip_prefix: str | None,
+    name: str | None,
+    data: str,
+    split: str | None,
+    class_map: Path | None,
+    download: bool,
+    verify_data: bool,
+    consistency: bool,
+    full_grid: bool,
+    batch_size: int | None,
+    workers: int | None,
+    device: str,
+    nproc: int,
+    output: Path,
+    resume: bool,
+    fail_under: tuple[str, ...],
+    fail_over: tuple[str, ...],
+    fail_worse: Path | None,
+    logs: tuple[str, ...],
+    kind: str,
+    quiet: bool,
+    **choices: Any,
+) -> int:
     """Evaluate models under attacks.
 
     With no options: the bundled models on the embedded data set `scenes`, every attack. Without
     --model: the bundled models that were trained on --data.
     """
-    request = Request(**given)
-    request.check()
-    return share(
-        ctx,
-        lambda group: _evaluate(request, group),
-        nproc=request.nproc,
-        device=request.device,
-    )
+    if checkpoint is not None:
+        require_one_model([model.text for model in name_models(models)])
+    if name is not None and len(models) != 1:
+        raise UsageError(f"--name is for one --model, and {len(models)} were given")
+    if full_grid and choices["mode"] != "exhaustive":
+        raise UsageError(f"--full-grid visits every offset: leave --mode {choices['mode']} out")
+    if full_grid:
+        choices["mode"] = "full_grid"
+    if not consistency:
+        choices["consistency"] = ()
+    settings = Settings(**choices)  # every other option is a field of it
 
+    def work(group: Group) -> int:
+        with group.raise_on_all_ranks():
+            dataset = load_dataset(
+                data, split=split, download=download, class_map=class_map, verify=verify_data
+            )
+            gates = parse_gates(fail_under, fail_over, settings.for_data(dataset))
+            baseline = None if fail_worse is None else read_record(fail_worse)
+            named = name_models(models or default_models(dataset.name))
+        execution = Execution(device, batch_size, workers, group)
+        records, problems = [], []
+        with run_progress(quiet=quiet, speak=group.is_main) as progress:
+            for model in named:
+                try:
+                    with group.raise_on_all_ranks():
+                        classifier = load_model(
+                            model.text,
+                            checkpoint=checkpoint,
+                            strip_prefix=strip_prefix,
+                            class_names=dataset.class_names,
+                        )
+                        classifier = replace(classifier, name=name or model.name or classifier.name)
+                    result = run(
+                        classifier,
+                        dataset,
+                        settings,
+                        output,
+                        execution=execution,
+                        fresh=not resume,
+                        callback=progress.model(classifier.name),
+                    )
+                except (ShiftbenchError, AftModelsError) as error:
+                    if len(named) == 1:
+                        raise
+                    problems.append(f"{model.name or model.text} failed: {error}")
+                    progress.remark(f"{model.name or model.text} failed: see the error at the end")
+                    continue
+                records.append(result.requested)
+                if result.reused:
+                    progress.remark(f"{classifier.name}: already complete: {result.record.folder}")
+                if group.is_main and logs:
+                    folder = record_folder(output, classifier.name, dataset.name)
+                    log_record(result.record, logs, output / "logs" / folder.name)
+        complaints = [words for gate in gates for words in map(gate.complaint, records) if words]
+        if baseline is not None:
+            complaints += [words for record in records for words in worse_than(baseline, record)]
+        if group.is_main:
+            report.write(records, kind)
+            for problem in problems:
+                click.echo(f"error: {problem}", err=True)
+            for complaint in complaints:
+                click.echo(f"failed: {complaint}", err=True)
+        return 1 if problems else EXIT_CODE if complaints else 0
 
-def _evaluate(request: Request, group: Group) -> int:
-    """Runs every model; one that fails is reported at the end and does not stop the others."""
-    with group.raise_on_all_ranks():
-        dataset = load_dataset(
-            request.data,
-            split=request.split,
-            download=request.download,
-            class_map=request.class_map,
-            verify=request.verify_data,
-        )
-        settings = request.settings(camera=isinstance(dataset, RenderedSet))
-        texts = settings.metric_texts()
-        metrics = [plan_metric(text, settings, view=LARGE, resize=2 * LARGE) for text in texts]
-        gates = parse_gates(request.fail_under, request.fail_over, metrics)
-        baseline = None if request.fail_worse is None else read_record(request.fail_worse)
-        names = request.models or default_models(dataset.name)
-    execution = Execution(request.device, request.batch_size, request.workers, group)
-    records: list[Record] = []
-    problems: list[str] = []
-    with run_progress(quiet=request.quiet, speak=group.is_main) as progress:
-        for name in names:
-            try:
-                with group.raise_on_all_ranks():
-                    classifier = load_model(name, checkpoint=request.checkpoint)
-                    classifier = replace(classifier, name=request.name or classifier.name)
-                outcome = run(
-                    classifier,
-                    dataset,
-                    settings,
-                    request.output,
-                    execution=execution,
-                    fresh=not request.resume,
-                    callback=progress.model(classifier.name),
-                )
-                records.append(outcome.record)
-                if group.is_main and request.logs:
-                    name = record_folder(request.output, classifier.name, dataset.name).name
-                    log_record(outcome.record, request.logs, request.output / "logs" / name)
-            except (ShiftbenchError, AftModelsError) as error:
-                if len(names) == 1:
-                    raise
-                problems.append(f"{name} failed: {error}")
-                progress.remark(f"{name} failed: see the error at the end")
-                continue
-            if outcome.reused:
-                progress.remark(f"{classifier.name}: measured before, see {outcome.record.folder}")
-    if group.is_main:
-        report.write(records, request.kind)
-    complaints = [words for gate in gates for words in map(gate.complaint, records) if words]
-    if baseline is not None:
-        for record in records:
-            complaints += worse_than(baseline, record)
-    if group.is_main:
-        for problem in problems:
-            click.echo(f"error: {problem}", err=True)
-        for complaint in complaints:
-            click.echo(f"failed: {complaint}", err=True)
-    return 1 if problems else EXIT_CODE if complaints else 0
+    return share(ctx, work, nproc=nproc, device=device)

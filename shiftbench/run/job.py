@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from shiftbench.records.record import DataInfo, ModelInfo, images_digest
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import AUTOCAST, ENGINES, PRECISIONS
 from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.attacks import ATTACKS, PAPER_ATTACKS
+from shiftbench.shifts.attacks import ATTACKS, PAPER_ATTACKS, parse_attack
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Settings(MetricOptions):
     ['accuracy', 'adversarial:crop']
     """
 
-    attacks: tuple[str, ...] = PAPER_ATTACKS  # a step may follow: "bilinear:1/4"
+    attacks: tuple[str, ...] = PAPER_ATTACKS  # or "all"; a step may follow: "bilinear:1/4"
     consistency: tuple[str, ...] = ("integer", "half", "crop")
     metrics: tuple[str, ...] = ()  # further ones, such as "flip" or "agreement:5"
     limit: int | None = None  # size of the class-balanced subset
@@ -48,8 +48,8 @@ class Settings(MetricOptions):
     skip_bad: bool = False  # leave unreadable images out
 
     def __post_init__(self) -> None:
-        for attack in self.attacks:
-            ATTACKS.get(attack.partition(":")[0])
+        for attack in {*self.attacks} - {"all", "none"}:
+            parse_attack(attack)
         for kind in self.consistency:
             CONSISTENCIES.get(kind)
         for text in self.metrics:
@@ -70,6 +70,12 @@ class Settings(MetricOptions):
                 f"engine onnx computes in float32, and precision {self.precision} was requested: "
                 "leave the precision out, or use engine torch"
             )
+
+    def for_data(self, dataset: ImageSet) -> Settings:
+        """With `all` and `none` among the attacks resolved to what the data set allows."""
+        camera = isinstance(dataset, RenderedSet)
+        chosen = attack_names(self.attacks, camera=camera) if self.attacks else ()
+        return replace(self, attacks=chosen)
 
     def metric_texts(self) -> list[str]:
         """Every metric, as `--metric` spells them; accuracy comes first."""
@@ -131,6 +137,7 @@ def make_job(
 ) -> Job:
     """Chooses the images, the metrics and the one canvas that serves all of them."""
     dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
+    settings = settings.for_data(dataset)
     _check(classifier, dataset, settings)
     bare = _geometry(classifier, dataset, settings, {})
     metrics = {

@@ -3,20 +3,91 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
-from shiftbench.data import ImageSet, RenderedSet, balanced, relabeled
+from shiftbench.data import ImageSet, RenderedSet, balanced, load_dataset, relabeled
+from shiftbench.errors import UsageError
 from shiftbench.metrics.base import KEY
+from shiftbench.models import load_model, name_models
 from shiftbench.models.classifier import Classifier
 from shiftbench.preprocessing import geometry_for
-from shiftbench.records.record import ModelInfo, Record
-from shiftbench.records.verify import differing
+from shiftbench.records.record import ModelInfo, Record, read_record
+from shiftbench.records.verify import contradictions, differing, save_verification
 from shiftbench.run.engine import Engine, choose_device, float32_arithmetic
 from shiftbench.run.job import Job, describe_data
 from shiftbench.run.runner import Execution, measure
 from shiftbench.run.store import Store
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """What checking a record found."""
+
+    problems: tuple[str, ...]  # every disagreement in words; none: the record holds
+    images: int = 0  # that were re-measured
+    seed: int | None = None  # which images they were
+
+    def __str__(self) -> str:
+        again = f"; {self.images} images re-measured (seed {self.seed})" if self.images else ""
+        if self.problems:
+            return f"{len(self.problems)} problem{'s' * (len(self.problems) > 1)}{again}"
+        return f"scores match samples{again}{', all match' * bool(again)}"
+
+
+def verify(
+    record: Record | str | Path,
+    *,
+    model: str | None = None,
+    data: str | None = None,
+    checkpoint: Path | None = None,
+    strip_prefix: str | None = None,
+    images: int = 20,
+    seed: int | None = None,
+    device: str = "auto",
+    save: bool = False,
+) -> VerifyResult:
+    """Checks a record against its own samples and, with a model and data, against the model.
+
+    Args:
+        record: A record, or its folder.
+        model: As for `shiftbench run`; `NAME=MODEL` where the record has a name of its own.
+        data: As for `shiftbench run`.
+        checkpoint: Weights for the model.
+        strip_prefix: Part of the checkpoint's keys to remove.
+        images: How many to measure again.
+        seed: Which of them; by default random ones, so that no record can be made for them.
+        device: Where to measure.
+        save: Write a note next to the record that it was verified.
+    """
+    record = record if isinstance(record, Record) else read_record(Path(record))
+    if (model is None) != (data is None):
+        raise UsageError("to measure images again, give both --model and --data")
+    if save and model is None:
+        raise UsageError("--save notes a new measurement: give --model and --data")
+    problems = contradictions(record)
+    if model is None or data is None or problems:
+        return VerifyResult(tuple(problems))
+    dataset = load_dataset(data, split=record.data.split)
+    [named] = name_models([model])
+    classifier = load_model(
+        named.text,
+        checkpoint=checkpoint,
+        strip_prefix=strip_prefix,
+        class_names=dataset.class_names,
+    )
+    classifier = replace(classifier, name=named.name or classifier.name)
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    execution = Execution(device=device)
+    problems, count = remeasure(
+        record, classifier, dataset, images=images, seed=seed, execution=execution
+    )
+    if save and not problems:
+        save_verification(record, count)
+    return VerifyResult(tuple(problems), count, seed)
 
 
 def job_of(record: Record, classifier: Classifier, dataset: ImageSet) -> Job:

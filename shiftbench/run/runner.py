@@ -25,7 +25,14 @@ from shiftbench.run.engine import Engine, choose_device, float32_arithmetic, is_
 from shiftbench.run.environment import describe_environment
 from shiftbench.run.job import Job, Settings, make_job
 from shiftbench.run.progress import Estimate, GroupProgress, Progress, ProgressCallback
-from shiftbench.run.store import SECONDS, FolderStore, Store, exclusive, make_folder
+from shiftbench.run.store import (
+    SECONDS,
+    FolderStore,
+    Store,
+    exclusive,
+    make_folder,
+    requested,
+)
 from shiftbench.shifts.base import Views
 from shiftbench.statistics import Score
 
@@ -53,7 +60,8 @@ class Execution:
 class RunResult:
     """A finished run."""
 
-    record: Record
+    record: Record  # with all that was measured now or before
+    requested: Record  # the part of it that this run asked for
     reused: bool  # everything was there already: nothing was measured
 
 
@@ -123,7 +131,8 @@ def run(
                 written = store.finish(job, environment)
         result = group.gather(written)[0]
     assert result is not None
-    return RunResult(result[0], reused=not result[1])
+    record, written_now = result
+    return RunResult(record, requested(record, job), reused=not written_now)
 
 
 def measure(

@@ -220,6 +220,36 @@ class Store:
         return settings
 
 
+def requested(record: Record, job: Job) -> Record:
+    """What a job asked for of a record that holds more: its metrics, its images, its grids."""
+    store, rows, metrics = Store(record), {}, []
+    for metric in job.metrics:
+        info = record.metrics.get(metric.name)
+        recorded = None if info is None else info.load()
+        if recorded is None:
+            continue
+        known = store.recorded(recorded)
+        known = known[known.index.isin(job.keys[metric.name])]
+        if recorded.series == metric.series:
+            exact = metric.as_asked(known)  # sums of more draws cannot be taken apart
+            known = exact if len(exact) == len(known) else known
+        rows[metric.name] = known
+        metrics.append(recorded)
+    samples = join_rows(job.dataset.keys, rows)
+    part = describe(
+        metrics,
+        samples,
+        model=record.model,
+        data=replace(record.data, images=len(samples)),
+        settings=record.settings,
+        environment=record.environment,
+        seconds=record.seconds,
+        forward_passes=record.forward_passes,
+    )
+    part = replace(part, folder=record.folder, created=record.created)
+    return record if part.scores == record.scores else part
+
+
 class FolderStore(Store):
     """Rows on disk: the folder of one record. Several processes may add rows at a time."""
 

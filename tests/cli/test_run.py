@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from shiftbench.data import Scenes
 from shiftbench.records.record import read_record, read_records
@@ -184,7 +184,7 @@ def test_ctrl_c_then_kill_then_the_same_command_gives_the_same_rows(
     assert_same(samples(output), undisturbed)
     again = shiftbench(*words)
     assert again.code == 0
-    assert "measured before" in again.err
+    assert f"already complete: {output}" in again.err
 
 
 def test_two_processes_give_the_rows_of_one(
@@ -269,6 +269,63 @@ def test_the_table_shows_every_score_with_its_interval(
             assert score.interval() in ran.out
     for words in ("top1", "crop", "±2 px", "±1 px", "consistency"):
         assert words in ran.out
+
+
+SMALL = ("--limit", "6", "-a", "none", "--no-consistency", "-q", "--format", "csv")
+
+
+def test_models_of_one_command_never_share_a_record(
+    place: Path, shiftbench: Command, tmp_path: Path
+) -> None:
+    for name in ("e1", "e2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "net.py").write_text(MODEL.replace("48", "4" if name == "e1" else "8"))
+    models = [word for n in ("e1", "e2") for word in ("-m", f"{tmp_path / n / 'net.py'}:make")]
+    ran = shiftbench("run", *models, "-m", f"mine={models[1]}", *SMALL, "--fresh", "-o", tmp_path)
+    assert ran.code == 0, ran.err
+    shown = {row["model"] for row in csv.DictReader(io.StringIO(ran.out))}
+    assert shown == {"e1/net.py:make", "e2/net.py:make", "mine"}
+    assert len(list(tmp_path.rglob("record.json"))) == 3
+    refused = shiftbench("run", "-m", f"a={models[1]}", "-m", f"a={models[3]}", "-o", tmp_path)
+    assert refused.code == 2
+    assert "two models are called 'a'" in refused.err
+
+
+def test_what_was_asked_for_is_shown_of_a_record_that_has_more(
+    place: Path, shiftbench: Command, undisturbed: pd.DataFrame
+) -> None:
+    words = request(place, place / "undisturbed", "--limit", "12", "--max-shift", "1")
+    ran = shiftbench(*words, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(ran.out)))
+    assert {row["n"] for row in rows} == {"12"}
+    assert {row["max_shift"] for row in rows} == {"", "0", "1"}
+    assert "already complete" in ran.err
+    table = shiftbench(*words).out
+    assert table.startswith("scenes test, 12 images\n")
+    assert "±1 px" in table
+    assert "±2 px" not in table
+    [record] = read_records([place / "undisturbed"])
+    assert record.data.images == 24
+
+
+def test_each_attack_has_its_own_step(place: Path, shiftbench: Command, tmp_path: Path) -> None:
+    words = ["--no-consistency", "-q", "--limit", "4", "--max-shift", "1", "--format", "csv"]
+    attacks = ["-a", "bilinear:1/4", "-a", "crop"]
+    ran = shiftbench("run", "-m", f"{place / 'net.py'}:make", *attacks, *words, "-o", tmp_path)
+    assert ran.code == 0, ran.err
+    scores = {row["score"] for row in csv.DictReader(io.StringIO(ran.out))}
+    assert scores == {"accuracy", "adversarial_bilinear[1/4]", "adversarial_crop"}
+
+
+def test_a_prefix_of_a_checkpoint_is_stripped(
+    place: Path, shiftbench: Command, tmp_path: Path
+) -> None:
+    state = load_file(place / "net.safetensors")
+    file = tmp_path / "wrapped.safetensors"
+    save_file({f"student.{key}": value for key, value in state.items()}, file)
+    words = ("run", "-m", f"{place / 'net.py'}:make", "--checkpoint", file, *SMALL, "-o", tmp_path)
+    assert shiftbench(*words, "--strip-prefix", "student.").code == 0
+    assert shiftbench(*words, "--strip-prefix", "teacher.").code != 0
 
 
 def test_gates_end_a_pipeline_with_their_own_code(

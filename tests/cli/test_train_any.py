@@ -116,7 +116,7 @@ def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
     place = [str(path.parent) for path in records.rglob("record.json")]
     again = ("-m", name, "--checkpoint", str(out / "export"), "-d", photos, "--images", "3")
     text, _ = call("verify", *place, *again, capture=capsys)
-    assert "3 images measured again, all alike" in text
+    assert "3 images re-measured" in text
     few = ("--checkpoint", str(out / "export"), "-d", photos, "--images", "2")
     text, _ = call("audit", "-m", name, *few, "--format", "json", capture=capsys)
     assert json.loads(text)
