@@ -53,7 +53,7 @@ def load_model(
     if checkpoint is None:
         spec = parse_name(plain)
         spec = replace(spec, class_names=tuple(class_names), remedies=remedies)
-        return repaired(load_spec(spec), remedies)
+        return repaired(_load(spec), remedies)
     return _load_weights(name, read_weights(Path(checkpoint)), strip_prefix)
 
 
@@ -87,7 +87,7 @@ def build_model(
         seed=seed,
         options={**spec.options, **(options or {})},
     )
-    built = load_spec(spec)
+    built = _load(spec)
     with building(spec):
         built.network.register_forward_hook(_logits_alone)
         # Not left to timm, whose start for a few classes has logits ten times as large.
@@ -98,7 +98,7 @@ def build_model(
         return repaired(built, remedies, trained=False)
 
 
-def load_spec(spec: ModelSpec) -> Classifier:
+def _load(spec: ModelSpec) -> Classifier:
     """The model of a name that was taken apart; without its remedies, as a rule."""
     source = SOURCES.get(spec.source)
     return source.load(spec).with_code(plugin_parts(source))

@@ -50,8 +50,8 @@ class ModelSpec:
         'timm:resnet18,pretrained=false'
         """
         words = [value for value in self.options.values() if isinstance(value, str)]
-        data = [word.partition(":")[2] for word in words]  # reference=folder:/data/birds
-        places = [str(self.path or ""), *(place for place in data if Path(place).exists())]
+        words += [word.partition(":")[2] for word in words]  # reference=folder:/data/birds
+        places = [str(self.path or ""), *(word for word in words if word and Path(word).exists())]
         text = self.text
         for place in filter(None, places):
             text = text.replace(place, "/".join(Path(place).resolve().parts[-1 - parents :]), 1)

@@ -217,11 +217,9 @@ class _Trial:
         """The filter, R and the corner of the crop that give the same pixels."""
         short, long = _sides(view)
         if mode == "center":  # half a pixel left over, which the two rules of the corner tell apart
-            long = next(
-                side
-                for side in range(long, 2 * long)
-                if (int(about * side / short) - view) % 4 == 3 and about * side / short % 1 < 0.4
-            )
+            ratio = about / short
+            sides = (side for side in range(long, 2 * long) if ratio * side % 1 < 0.4)
+            long = next((side for side in sides if (int(ratio * side) - view) % 4 == 3), long)
         noise = np.random.default_rng(0).integers(0, 256, (short, long, 3), dtype=np.uint8)
         image = Image.fromarray(noise)
         seen = colors.undo(self.run(image))

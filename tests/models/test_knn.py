@@ -179,6 +179,21 @@ def test_mistakes_are_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+def test_weights_of_a_backbone_come_from_a_file(folder: Path, tmp_path: Path) -> None:
+    plain = load_model(BACKBONE)
+    torch.save({k: v + 0.1 for k, v in plain.network.state_dict().items()}, tmp_path / "w.pth")
+    options = f"checkpoint={tmp_path / 'w.pth'},reference=folder:{folder},k=3"
+    model = load_model(f"knn:timm:test_vit4,img_size=32,{options}")
+    assert "checkpoint=w.pth,reference=folder:animals" in model.name
+    other = load_model("timm:test_vit4,img_size=32", checkpoint=tmp_path / "w.pth")
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = torch.nn.functional.normalize(other.features(images))
+        torch.testing.assert_close(model.features(images), expected)
+    with pytest.raises(UsageError, match=r"leave --checkpoint out, and add ,checkpoint=FILE"):
+        load_model(f"knn:{BACKBONE},reference=folder:{folder}", checkpoint=tmp_path / "w.pth")
+
+
 def test_classifiers_are_backbones_too(folder: Path) -> None:
     model = load_model(f"knn:tv:squeezenet1_1,pretrained=false,reference=folder:{folder},k=3")
     assert model.features(torch.randn(2, 3, 64, 64)).shape == (2, 512)

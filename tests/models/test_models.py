@@ -372,12 +372,22 @@ def test_a_data_set_has_its_own_trio_by_default(data: str, size: str) -> None:
         default_models("imagenet")
 
 
-def test_offline_hub_fails_quickly_and_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("source", sorted(SOURCES))
+def test_what_a_source_does_not_have_is_one_sentence(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shiftbench.models.source._has_address", lambda url: False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
-    with pytest.raises(ModelError, match="check the network") as error:
-        load_model("hf:nobody/nothing-at-all")
+    name = {
+        "bundled": "nothing",
+        "python": "nowhere.py:nothing",
+        "knn": "knn:hf:nobody/nothing,reference=scenes",
+    }.get(source, f"{source}:nobody/nothing")
+    words = "check the network" if source in ("hf", "zeroshot", "knn") else "nothing"
+    with pytest.raises(ShiftbenchError, match=words) as error:
+        load_model(name, class_names=("cat", "dog"))
     assert "\n" not in str(error.value)
+    assert all(isinstance(entry, ModelEntry) for entry in SOURCES.get(source).entries())
 
 
 def test_offline_torchvision_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

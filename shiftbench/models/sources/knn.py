@@ -4,14 +4,15 @@ BACKBONE is a name such as `timm:vit_small_patch14_dinov2` or `hf:facebook/dinov
 such as `imagenet:/data`, whose training split is the reference. An image is classified by its k
 nearest neighbors by cosine, each of which votes with weight exp(cosine / temperature), as in the
 evaluation of DINO (Caron et al. 2021); the logits are the log votes. Further options: `split`,
-`limit` (of the reference), `temperature`, and those of the backbone.
+`limit` (of the reference), `temperature`, `checkpoint` (weights of the backbone from a file), and
+those of the backbone.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from shiftbench.data import ImageSet, RenderedSet, canvas_batches, load_dataset
 from shiftbench.errors import UsageError
 from shiftbench.files import cache_folder, write_atomic
 from shiftbench.models.classifier import Classifier, as_classifier
-from shiftbench.models.loading import load_spec, repaired
+from shiftbench.models.loading import load_model, repaired
 from shiftbench.models.names import ModelSpec, parse_name
 from shiftbench.models.source import ModelEntry, building
 from shiftbench.models.sources.hf import (
@@ -47,6 +48,7 @@ class KnnOptions:
     limit: int | None = None  # a class-balanced part of the reference
     k: int = 20  # neighbors that vote
     temperature: float = 0.07  # of their weights
+    checkpoint: str | None = None  # weights of the backbone, instead of its source's own
 
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
@@ -87,7 +89,11 @@ class NearestNeighbors(nn.Module):
 
 def load(spec: ModelSpec) -> Classifier:
     """Loads the backbone, and the features of the reference from the cache or from its images."""
-    spec.require_own_weights()
+    if not spec.pretrained:
+        raise UsageError(
+            f"{spec.text} has nothing to train; weights of its backbone are an option: leave "
+            "--checkpoint out, and add ,checkpoint=FILE to the name"
+        )
     own = {key: value for key, value in spec.options.items() if key in KnnOptions.__annotations__}
     if "reference" not in own:
         raise UsageError(
@@ -95,8 +101,8 @@ def load(spec: ModelSpec) -> Classifier:
             "knn:timm:vit_small_patch14_dinov2,reference=imagenet:/data"
         )
     how = KnnOptions(**own)
-    others = {key: value for key, value in spec.options.items() if key not in own}
-    backbone = _backbone(replace(parse_name(spec.name), options=others), spec.remedies)
+    others = [f",{key}={value!r}" for key, value in spec.options.items() if key not in own]
+    backbone = _backbone("".join([spec.name, *others]), how.checkpoint, spec.remedies)
     reference = load_dataset(how.reference, split=how.split, limit=how.limit)
     if how.k > len(reference):
         raise UsageError(f"k={how.k} neighbors need as many reference images, got {len(reference)}")
@@ -192,10 +198,14 @@ class _TransformersBackbone(nn.Module):
     forward = embed_images
 
 
-def _backbone(spec: ModelSpec, remedies: str) -> Classifier:
+def _backbone(name: str, checkpoint: str | None, remedies: str) -> Classifier:
     """A model that exposes features; one of transformers need not be a classifier."""
+    spec = parse_name(name)
     if spec.source != "hf":
-        return repaired(load_spec(spec), remedies)
+        whole = f"{name}+{remedies}" if remedies else name
+        return load_model(whole, checkpoint=checkpoint)
+    if checkpoint is not None:
+        raise UsageError(f"{name} is a repository or folder with its weights: leave checkpoint out")
     library = transformers_library(spec)
     with building(spec, hub=not Path(spec.name).is_dir()):
         model, pools = load_pretrained(library.AutoModel, spec, spec.options, optional="pooler.")
