@@ -21,7 +21,7 @@ from aft_models.training.data import (
 )
 from aft_models.training.device import Processes
 from aft_models.training.recipe import Recipe
-from shiftbench.data import ImageSet, RenderedSet, balanced, load_dataset
+from shiftbench.data import ImageSet, RenderedSet, balanced, load_dataset, relabeled
 from shiftbench.data.base import ALL
 from shiftbench.data.folder import FileSet, file_set, split_folder
 from shiftbench.errors import DataError, UsageError
@@ -51,7 +51,9 @@ def load_data(
 
     if not unlabeled:
         try:
-            return load(train_split), load(split)
+            images, scored = load(train_split), load(split)
+            # A split that lacks a class counts the others otherwise.
+            return images, relabeled(scored, len(images.class_names), images.class_names)
         except DataError as error:
             root = Path(path).expanduser()
             loose = (entry for part in (root, root / train_split) for entry in part.glob("*.*"))

@@ -15,6 +15,7 @@ from PIL import Image
 from shiftbench.data import ImageSet, load_dataset, relabeled
 from shiftbench.data.torchvision_sets import torchvision_set
 from shiftbench.errors import DataError, UsageError
+from shiftbench.training.data import load_data
 
 SET_ORDER = ("emu", "cat", "dog")  # of the library's sets, which need not be alphabetical
 MODEL_ORDER = ("dog", "emu", "ant", "cat")
@@ -116,6 +117,15 @@ def test_parts_are_relabeled_as_the_whole(tmp_path: Path) -> None:
     part = relabeled(data, 4, MODEL_ORDER)
     assert (list(part.labels), tuple(part.class_names)) == ([3, 0, 1], MODEL_ORDER)
     assert part.keys == data.keys
+
+
+def test_a_split_without_a_class_is_scored_by_names(tmp_path: Path) -> None:
+    for place in ("train/cat", "train/dog", "train/emu", "val/cat", "val/emu"):
+        save(tmp_path / place / "x.png")
+    options: Any = {"limit": None, "seed": 0, "download": False, "unlabeled": False}
+    train, val = load_data(f"folder:{tmp_path}", "train", "val", **options)
+    assert dict(zip(val.keys, val.labels, strict=True)) == {"cat/x.png": 0, "emu/x.png": 2}
+    assert list(val.class_names) == list(train.class_names)
 
 
 def test_labels_that_are_indices_stay(tmp_path: Path) -> None:
