@@ -20,6 +20,7 @@ import aft_models
 from aft_models.training.augment import Mixing
 from aft_models.training.optimizer import make_optimizer
 from aft_models.training.recipes import RECIPES
+from aft_models.training.steady import SteadyLoss
 from shiftbench.grid import Grid, Offset
 from shiftbench.metrics.consistency import CONSISTENCIES, compare_views
 from shiftbench.metrics.search import search
@@ -142,6 +143,16 @@ def test_a_training_step_stays_on_its_device(variant: str) -> None:
     nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_grad)
     optimizer.step()
     assert all(p.grad is not None and p.grad.is_meta for p in model.parameters())
+
+
+@pytest.mark.parametrize("teacher", [0, 2])
+def test_the_steady_loss_stays_on_the_device(teacher: int, fake: FakeTensorMode) -> None:
+    recipe = replace(RECIPES["steady"], worst_of=2, teacher=teacher)
+    with fake, torch.device(CUDA):
+        model, frozen = (nn.Sequential(nn.Flatten(), nn.Linear(48, 5)) for _ in range(2))
+        views, labels = torch.empty(3 + teacher**2, 4, 3, 4, 4), torch.zeros(4, dtype=torch.long)
+        loss, term = SteadyLoss(recipe, model, frozen if teacher else None)(model, views, labels)
+    assert (loss.device, term.device) == (CUDA, CUDA)
 
 
 def test_the_engine_sends_bytes_and_stays_on_the_device(fake: FakeTensorMode) -> None:
