@@ -30,6 +30,7 @@ leaderboard: install
 		--columns top1,adversarial_crop,adversarial_half
 	$(BIN)/shiftbench leaderboard results/records --update results/README.md --output results/leaderboard.csv
 	$(BIN)/shiftbench leaderboard results/records --output results/leaderboard.html
+	$(BIN)/python -m shiftbench.report.board results/records
 	$(BIN)/python docs/make_findings.py
 
 # Tiny networks gain nothing from threads: two single-threaded processes share the files of tests.

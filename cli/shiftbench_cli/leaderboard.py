@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ import click
 from shiftbench.errors import UsageError
 from shiftbench.files import format_of, require_place, write_text
 from shiftbench.records.choose import filter_by_dataset, filter_by_model, load_records
+from shiftbench.report.board import board_tables, read_board
 from shiftbench.report.formats import FORMATS
 from shiftbench.report.formats.base import Report
 from shiftbench.report.formats.markdown import to_markdown, update_between_markers
@@ -48,6 +50,7 @@ from shiftbench_cli import options, render, scoreboard
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Replace the table between the leaderboard markers of this Markdown file.",
 )
+@options.board
 @options.paper
 @options.plugins
 def command(
@@ -62,13 +65,15 @@ def command(
     models: tuple[str, ...],
     intervals: bool | None,
     update: Path | None,
+    board: bool,
     paper: Path | None,
 ) -> None:
     """Turn the records below each DIR (default results/runs) into a table per comparable group."""
     kind = _format(kind, output)
     records = load_records(folders or [Path("results/runs")], on_unreadable=render.left_out)
     records = filter_by_model(filter_by_dataset(records, data), models)
-    tables = build_tables(records, sort=sort, reverse=reverse, max_shift=max_shift)
+    build = partial(board_tables, board=read_board()) if board else build_tables
+    tables = build(records, sort=sort, reverse=reverse, max_shift=max_shift)
     if columns is not None:
         if kind == "html":
             raise UsageError("the page chooses its columns itself: leave --columns out")

@@ -112,6 +112,16 @@ def printed(command: Command) -> Command:
     )(command)
 
 
+def board(command: Command) -> Command:
+    """Whether the rows stand among those of the board, as `board`."""
+    return click.option(
+        "--board",
+        is_flag=True,
+        help="Show them among public networks on ImageNet photographs: ranked together where the "
+        "photographs are the same, otherwise in a table of their own that says what differs.",
+    )(command)
+
+
 def paper(command: Command) -> Command:
     """The folder of published figures, as `paper`; `paper_folder` knows the default."""
     return click.option(

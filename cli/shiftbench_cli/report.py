@@ -8,21 +8,22 @@ import sys
 from collections.abc import Sequence
 
 from shiftbench.records.record import Record
+from shiftbench.report.board import board_tables, read_board
 from shiftbench.report.table import build_tables
 from shiftbench_cli import render, scoreboard
 
 CSV_COLUMNS = ("model", "data", "score", "max_shift", "value", "low", "high", "n")
 
 
-def write(records: Sequence[Record], form: str) -> None:
-    """Writes the scores of a run to stdout."""
+def write(records: Sequence[Record], form: str, *, board: bool = False) -> None:
+    """Writes the scores of a run to stdout; the table may show them among the board's."""
     if form == "json":
         json.dump([record.to_json() for record in records], sys.stdout, indent=2)
         sys.stdout.write("\n")
     elif form == "csv":
         _write_csv(records)
     else:
-        _write_table(records)
+        _write_table(records, board)
 
 
 def _write_csv(records: Sequence[Record]) -> None:
@@ -36,10 +37,11 @@ def _write_csv(records: Sequence[Record]) -> None:
             writer.writerow((record.model.name, record.data.name, name.stem, at, *numbers))
 
 
-def _write_table(records: Sequence[Record]) -> None:
+def _write_table(records: Sequence[Record], board: bool) -> None:
     if not records:
         return
-    scoreboard.print_leaderboards(build_tables(records, sort="model"))
+    tables = board_tables(records, read_board()) if board else build_tables(records, sort="model")
+    scoreboard.print_leaderboards(tables)
     for record in records:
         if record.data.skipped:
             render.note(f"{record.model.name}: {record.data.skipped} unreadable images left out")

@@ -146,6 +146,7 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
 )
 @options.logs
 @options.printed
+@options.board
 @options.plugins
 @click.option("-q", "--quiet", is_flag=True, help="Hide progress.")
 @click.pass_context
@@ -174,6 +175,7 @@ def command(
     fail_worse: Path | None,
     logs: tuple[str, ...],
     kind: str,
+    board: bool,
     quiet: bool,
     **choices: Any,
 ) -> int:
@@ -240,7 +242,7 @@ def command(
         if baseline is not None:
             complaints += [words for record in records for words in worse_than(baseline, record)]
         if group.is_main:
-            report.write(records, kind)
+            report.write(records, kind, board=board)
             for problem in problems:
                 click.echo(f"error: {problem}", err=True)
             for complaint in complaints:

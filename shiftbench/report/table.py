@@ -120,6 +120,7 @@ class Table:
     rows: tuple[TableRow, ...]
     sort: str = "model"  # the column that the rows are ordered by
     descending: bool = False
+    remark: str = ""  # a further sentence below it
 
     def only(self, names: Sequence[str]) -> Table:
         """The table with the models and some other columns, in this order."""
@@ -176,7 +177,8 @@ class Table:
             sentences.append("≤: upper bound, from a search that sampled its grid; not ranked")
         if any(not cell.ranked and not cell.bound for cell in every):
             sentences.append("†: not measured like the others of its column; not ranked")
-        return ". ".join([*sentences, *self._empty_cells()]) + "."
+        remarks = [self.remark] if self.remark else []
+        return ". ".join([*sentences, *self._empty_cells(), *remarks]) + "."
 
     def _empty_cells(self) -> list[str]:
         """Which columns have models that were not searched as far, and what shows them."""
