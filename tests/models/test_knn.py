@@ -145,8 +145,8 @@ def test_backbones_of_transformers(kind: str, folder: Path, tmp_path: Path) -> N
     model.save_pretrained(place, state_dict=state)
     size = {"height": 32, "width": 32}
     transformers.ViTImageProcessor(size=size).save_pretrained(place)
-    found = load_model(f"knn:hf:{place},reference=folder:{folder},k=3")
-    assert found.name == f"knn:hf:{kind.lower()},reference=folder:animals,k=3"
+    loaded = load_model(f"knn:hf:{place},reference=folder:{folder},k=3")
+    assert loaded.name == f"knn:hf:{kind.lower()},reference=folder:animals,k=3"
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         if kind == "CLIP":
@@ -157,7 +157,7 @@ def test_backbones_of_transformers(kind: str, folder: Path, tmp_path: Path) -> N
         else:
             expected = model(images).last_hidden_state[:, 0]
         expected = expected / expected.norm(dim=1, keepdim=True)
-        torch.testing.assert_close(found.features(images), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(loaded.features(images), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -98,30 +98,30 @@ def test_batches_and_layouts(
     channels_last: bool, batch: int | str, count: int, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "net.onnx", batch=batch, channels_last=channels_last)
-    found = load_model(f"onnx:{path}")
-    assert (found.name, found.source, found.num_classes) == ("onnx:net.onnx", "onnx", CLASSES)
-    assert found.preprocessing.input_size == 16
-    assert found.parameters == WEIGHTS.size + BIAS.size
+    loaded = load_model(f"onnx:{path}")
+    assert (loaded.name, loaded.source, loaded.num_classes) == ("onnx:net.onnx", "onnx", CLASSES)
+    assert loaded.preprocessing.input_size == 16
+    assert loaded.parameters == WEIGHTS.size + BIAS.size
     images = torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(count))
-    torch.testing.assert_close(found(images), expected(images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(loaded(images), expected(images), rtol=1e-4, atol=1e-5)
     last = images.contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(found(last), expected(images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(loaded(last), expected(images), rtol=1e-4, atol=1e-5)
 
 
 def test_half_precision(tmp_path: Path) -> None:
-    found = load_model(f"onnx:{write(tmp_path / 'net.onnx', dtype=onnx.TensorProto.FLOAT16)}")
+    loaded = load_model(f"onnx:{write(tmp_path / 'net.onnx', dtype=onnx.TensorProto.FLOAT16)}")
     images = torch.randn(2, 3, 16, 16)
-    assert found(images).dtype == torch.float32
-    torch.testing.assert_close(found(images), expected(images), rtol=2e-2, atol=2e-2)
+    assert loaded(images).dtype == torch.float32
+    torch.testing.assert_close(loaded(images), expected(images), rtol=2e-2, atol=2e-2)
 
 
 def test_bytes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "net.onnx", dtype=onnx.TensorProto.UINT8)
-    found = load_model(str(path))
-    assert (found.name, caplog.text) == ("onnx:net.onnx", "")
+    loaded = load_model(str(path))
+    assert (loaded.name, caplog.text) == ("onnx:net.onnx", "")
     pixels = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
-    recipe = found.preprocessing
-    ours = found(normalize(pixels, recipe.mean, recipe.std))
+    recipe = loaded.preprocessing
+    ours = loaded(normalize(pixels, recipe.mean, recipe.std))
     torch.testing.assert_close(ours, expected(pixels.float()), rtol=1e-4, atol=1e-2)
     with pytest.raises(UsageError, match="normalizes them itself: leave mean out"):
         load_model(f"{path},mean=0.5")
@@ -137,9 +137,9 @@ def test_an_assumed_mean_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 def test_probabilities_become_logits(tmp_path: Path) -> None:
-    found = load_model(f"onnx:{write(tmp_path / 'net.onnx', softmax=True)}")
+    loaded = load_model(f"onnx:{write(tmp_path / 'net.onnx', softmax=True)}")
     images = torch.randn(5, 3, 16, 16)
-    ours, plain = found(images), expected(images)
+    ours, plain = loaded(images), expected(images)
     torch.testing.assert_close(ours.softmax(1), plain.softmax(1))
     torch.testing.assert_close(ours - ours[:, :1], plain - plain[:, :1], rtol=1e-3, atol=1e-4)
     logits = load_model(f"onnx:{write(tmp_path / 'other.onnx')}")
@@ -151,11 +151,11 @@ def test_preprocessing_from_card_and_options(tmp_path: Path) -> None:
     assert load_model(f"onnx:{path}").preprocessing.input_size == 224
     names = ["ant", "bee", "cat", "dog"]
     (tmp_path / "net.json").write_text(json.dumps({**CARD, "class_names": names, "more": 1}))
-    found = load_model(f"onnx:{path}")
-    recipe = found.preprocessing
+    loaded = load_model(f"onnx:{path}")
+    recipe = loaded.preprocessing
     assert (recipe.input_size, recipe.mean, recipe.std) == (16, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     assert (recipe.crop_pct, recipe.canvas) == (0.8, 20)
-    assert found.class_names == tuple(names)
+    assert loaded.class_names == tuple(names)
     other = load_model(f"onnx:{path},input_size=24,std=(1,1,1),interpolation=bilinear")
     assert other.preprocessing.input_size == 24
     assert other.preprocessing.mean == (0.1, 0.2, 0.3)

@@ -13,7 +13,7 @@ from timm.data import create_transform
 from torchvision import transforms as T
 from torchvision.transforms import v2
 
-from shiftbench.errors import ModelError
+from shiftbench.errors import ModelError, ShiftbenchError
 from shiftbench.models import as_classifier, load_model
 from shiftbench.models.transforms import learn
 from shiftbench.preprocessing import geometry_for, normalize
@@ -31,6 +31,11 @@ TRANSFORM = T.Compose([T.Resize(40, T.InterpolationMode.BICUBIC), T.CenterCrop(3
                        T.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])])
 
 def plain(): return net()
+def nearest(): return net(), {"input_size": (3, 32, 32), "interpolation": "nearest"}
+def classes(count): return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, count))
+def failing(): raise ValueError("no weights here")
+def number(): return 3
+def not_a_classifier(): return nn.Conv2d(3, 4, 1)
 def small(): return nn.Sequential(nn.Flatten(), nn.Linear(3 * 96 * 96, 5))
 def sized(): return small(), {"input_size": 96}
 def scalar(): return net(), {"input_size": 32, "mean": 0.5, "std": 0.25}
@@ -112,11 +117,15 @@ def test_transforms_give_our_pixels(transform, size: tuple[int, int]) -> None:  
         ("no_std", "expected std of each channel above 0"),
         ("words", "a mapping such as .* or as a transform from a PIL image to a tensor; got a str"),
         ("gray", "its Compose does more to colors than to scale and offset"),
+        ("failing", "no weights here"),
+        ("number", "must return a model .* it returned a int"),
+        ("not_a_classifier", "is not a classifier: expected logits of shape"),
+        ("plane", "unknown function of net.py 'plane'. Did you mean 'plain'"),
         ("two", r"several candidates \(embedding, scores\): return them under the key 'logits'"),
     ],
 )
 def test_mistakes_are_one_sentence(function: str, words: str, file: Path) -> None:
-    with pytest.raises(ModelError, match=words) as caught:
+    with pytest.raises(ShiftbenchError, match=words) as caught:
         load_model(f"{file}:{function}")
     assert "\n" not in str(caught.value)
 
@@ -130,7 +139,11 @@ def test_transforms_without_a_resize_are_refused() -> None:
         learn(lambda image: "cat", "net")
 
 
-def test_sizes_and_numbers(file: Path) -> None:
+def test_options_sizes_and_numbers(file: Path) -> None:
+    model = load_model(f"{file}:classes,count=9")
+    assert (model.name, model.num_classes) == ("net.py:classes,count=9", 9)
+    recipe = load_model(f"{file}:nearest").preprocessing
+    assert (recipe.input_size, recipe.interpolation) == (32, "nearest")
     assert load_model(f"{file}:sized").preprocessing.input_size == 96
     recipe = load_model(f"{file}:scalar").preprocessing
     assert (recipe.mean, recipe.std, recipe.origin) == ((0.5,) * 3, (0.25,) * 3, "given")

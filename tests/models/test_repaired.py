@@ -37,8 +37,8 @@ def test_learned_remedies_need_their_weights(tmp_path: Path) -> None:
     state = {key: value.clone().add_(1) for key, value in trained.state_dict().items()}
     save_file(state, tmp_path / "lps.safetensors")
     loaded = load_model("timm:resnet10t+lps", checkpoint=tmp_path / "lps.safetensors")
-    found = loaded.module.state_dict()
-    assert all(torch.equal(found[f"model.{key}"], value) for key, value in state.items())
+    kept = loaded.network.state_dict()
+    assert all(torch.equal(kept[key], value) for key, value in state.items())
 
 
 @pytest.mark.parametrize(

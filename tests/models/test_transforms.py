@@ -35,11 +35,11 @@ def classifiers() -> list[str]:
         MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
     )
 
-    found = set()
+    processors = set()
     for kind in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES:
         names = IMAGE_PROCESSOR_MAPPING_NAMES.get(kind) or {}
-        found |= set(names.values() if isinstance(names, dict) else filter(None, names))
-    return sorted(found)
+        processors |= set(names.values() if isinstance(names, dict) else filter(None, names))
+    return sorted(processors)
 
 
 def photograph() -> Image.Image:
@@ -172,14 +172,14 @@ def test_a_model_that_wants_blue_first_gets_it(tmp_path: Path) -> None:
         "resample": 2,
     }
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    found = load_model(f"hf:{tmp_path}")
-    recipe = found.preprocessing
+    loaded = load_model(f"hf:{tmp_path}")
+    recipe = loaded.preprocessing
     assert (recipe.mean, recipe.std, recipe.input_size) == ((0.0,) * 3, (1.0,) * 3, 64)
-    assert found.class_names == ("cat", "dog", "emu")
+    assert loaded.class_names == ("cat", "dog", "emu")
     image = photograph()
     pixels = prepared(Learned(recipe), image)
     with torch.no_grad():
-        torch.testing.assert_close(found(pixels), model(pixels.flip(1)).logits)
+        torch.testing.assert_close(loaded(pixels), model(pixels.flip(1)).logits)
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
     theirs = processor(images=image, return_tensors="pt")["pixel_values"]
     assert (theirs - pixels.flip(1)).abs().mean() < 0.5 / 255

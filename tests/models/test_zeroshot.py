@@ -177,9 +177,9 @@ def test_open_clip(monkeypatch: pytest.MonkeyPatch) -> None:
         get_tokenizer=lambda name: tokenize,
     )
     monkeypatch.setitem(sys.modules, "open_clip", library)
-    found = load_model("zeroshot:open_clip:ViT-B-32,pretrained=x", class_names=CLASSES)
+    loaded = load_model("zeroshot:open_clip:ViT-B-32,pretrained=x", class_names=CLASSES)
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         texts = model.encode_text(tokenize([f"a photo of a {name}." for name in CLASSES]))
         cosines = torch.cosine_similarity(model.encode_image(images)[:, None], texts[None], dim=-1)
-        torch.testing.assert_close(found(images), model.logit_scale.exp() * cosines)
+        torch.testing.assert_close(loaded(images), model.logit_scale.exp() * cosines)
