@@ -225,6 +225,7 @@ class Engine:
         self._reference = module if is_translated(self._forward) else None  # until it is compared
         self._checked = False
         self.network_input = getattr(classifier.module, "network_input", None)
+        self._features = classifier.features
         self.on_passes: Callable[[int], None] | None = None  # is told the size of every batch
 
     def _auto(self, input_size: int) -> int:
@@ -267,6 +268,13 @@ class Engine:
                 ) from error
             start += len(chunk)
         return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the classifier is based on, (B, D), computed by PyTorch whatever the engine."""
+        features = self._features(images)
+        if self.on_passes is not None:
+            self.on_passes(len(images))
+        return features
 
     def seconds_per_image(self) -> float:
         """How long an image takes in a small batch, before anything else is known.

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,7 @@ from shiftbench.metrics import plan_metric as plan
 from shiftbench.metrics.agreement import Agreement
 from shiftbench.metrics.base import NEAR_TIE, PASSES, ImageBatch
 from shiftbench.metrics.flip import top_distance
+from shiftbench.scores import ScoreName
 from shiftbench.shifts import SHIFTS
 
 COUNT, VIEW, MARGIN, CLASSES = 9, 12, 9, 7
@@ -52,11 +54,31 @@ def fragile(x: Tensor) -> Tensor:
     return torch.einsum("bchw,kchw->bk", x, WEIGHT)
 
 
-def shard(batch_size: int = 4, model: Callable[[Tensor], Tensor] = fragile) -> ImageBatch:
+def features(x: Tensor) -> Tensor:
+    return torch.nn.functional.avg_pool2d(x, 3).flatten(1)
+
+
+class Featured:
+    """A model that exposes features and passes them on to `head`."""
+
+    def __init__(self, head: Callable[[Tensor], Tensor] = fragile) -> None:
+        self.head = head
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.head(x)
+
+    def features(self, x: Tensor) -> Tensor:
+        if self.head is not fragile:
+            self.head(x)  # counted
+        return features(x)
+
+
+def shard(batch_size: int = 4, model: Callable[[Tensor], Tensor] | None = None) -> ImageBatch:
     canvas = images()
     labels = fragile(canvas[..., MARGIN:-MARGIN, MARGIN:-MARGIN]).argmax(1).numpy().copy()
     labels[::4] = (labels[::4] + 1) % CLASSES
     keys = [f"image {i}" for i in range(COUNT)]
+    model = Featured() if model is None else Featured(model)
     return ImageBatch.predict(model, canvas, MARGIN, keys, labels, batch_size=batch_size)
 
 
@@ -231,3 +253,30 @@ def test_the_worst_margin_is_the_smallest_over_the_grid() -> None:
     assert survivors.tolist() == rows["crop_broken_radius"].isna().tolist()
     scores = score_rows([metric], rows)
     assert scores.find("worst-confidence_crop").unit == "logits"
+
+
+def test_drift_is_the_largest_distance_over_that_of_another_image() -> None:
+    metric, seen = plan_metric("drift:crop"), shard()
+    rows = metric.measure(seen, nothing())
+    clean = torch.stack([features(view(image, 0, 0))[0] for image in range(COUNT)])
+    cosine = torch.nn.functional.cosine_similarity
+    others = [
+        1 - cosine(clean[a], clean[b], dim=0).item()
+        for a in range(COUNT)
+        for b in range(a + 1, COUNT)
+    ]
+    outcomes = metric.outcomes(rows)[ScoreName("drift", "crop")]
+    for image in range(COUNT):
+        largest = max(
+            1 - cosine(features(view(image, dy, dx))[0], clean[image], dim=0).item()
+            for dy in range(-2, 3)
+            for dx in range(-2, 3)
+        )
+        assert outcomes[image] == pytest.approx(largest / median(others), rel=1e-2)
+    flat = metric.measure(replace(seen, canvas=torch.ones_like(seen.canvas), _views={}), nothing())
+    assert flat["drift_crop_distance"].max() == pytest.approx(0, abs=1e-9)
+
+
+def test_drift_without_features_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="exposes none"):
+        plan_metric("drift:crop").measure(replace(shard(), model=fragile), nothing())
