@@ -65,6 +65,6 @@ def format_of(path: Path, endings: Mapping[str, str]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a whole text file, or nothing."""
+    """Writes a text file atomically."""
     require_place(path)
     write_atomic(path, text.encode())

@@ -76,7 +76,7 @@ class _Decoder:
 class Canvases:
     """A stream of canvases in the order of `indices`, taken in parts of any size.
 
-    Worker processes start once for the whole stream and decode ahead. A data set with a camera
+    Worker processes start once for the whole stream and decode ahead. A rendered set
     renders in this process instead, where it is faster than any transfer between processes.
     """
 

@@ -1,4 +1,4 @@
-"""What files hold, in one digest: always of their content, read again only after a change.
+"""Digests of the contents of files, which are read again only after a change.
 
 sha256 reads hundreds of megabytes a second, so that hashing a data set costs little against
 measuring a model on it. What was read once is remembered under a stamp of every file's path, size
@@ -39,7 +39,7 @@ def content_digest(paths: Sequence[Path], *, verify: bool = False) -> str:
 
 
 def remembered(paths: Sequence[Path], read: Callable[[], str], *, verify: bool = False) -> str:
-    """What `read` found in the files when they last changed."""
+    """What `read` returned when the files last changed."""
     stamp, newest = _stamp(paths)
     memory = cache_folder() / "fingerprints" / stamp
     with suppress(OSError):

@@ -91,7 +91,9 @@ def _json_rows(text: str) -> list[list[Any]]:
 def mapped(dataset: ImageSet, class_map: Path) -> ImageSet:
     """The data set with the class indices that a file gives its class names."""
     if isinstance(dataset, RenderedSet):
-        raise UsageError(f"{dataset.name} knows its classes: leave the class map out")
+        raise UsageError(
+            f"the classes of {dataset.name} have fixed indices: leave the class map out"
+        )
     indices = read_class_map(class_map)
     names = {dataset.class_names[label] for label in dataset.labels}
     missing = sorted(names - set(indices))
@@ -107,11 +109,11 @@ def relabeled(dataset: ImageSet, num_classes: int, class_names: Sequence[str] = 
     """The data set with the class indices of a model that answers with `num_classes` logits.
 
     Only sets whose classes are known by name and not by index are concerned, whatever their source.
-    A model that knows its `class_names` has them matched by name; for one that does not, the order
-    of the set holds as long as the number of classes agrees.
+    Where the model has `class_names`, they are matched by name; where it has none, the order of the
+    set holds as long as the number of classes agrees.
 
     Raises:
-        UsageError: Nobody can tell which class of the set is which class of the model.
+        UsageError: The classes of the set cannot be assigned to those of the model.
     """
     if isinstance(dataset, Subset):
         whole = relabeled(dataset.whole, num_classes, class_names)

@@ -1,4 +1,4 @@
-"""`scenes`: an embedded, procedural data set with a camera that can really move.
+"""`scenes`: an embedded, procedural data set that is rendered from any camera position.
 
 Every image is a function of (seed, split, index, camera offset) and needs no file. A scene is a
 continuous picture: a textured background, soft distractors, and one labeled object whose class
@@ -104,5 +104,5 @@ def _load(request: DataRequest) -> Scenes:
 
 DATA_SOURCES.register(
     "scenes",
-    DataSource("scenes", "embedded procedural scenes, 12 classes, with a camera that moves", _load),
+    DataSource("scenes", "embedded procedural scenes, 12 classes, rendered from any offset", _load),
 )

@@ -68,7 +68,7 @@ class Kept:
 
 @pytest.fixture(params=["folder", "csv", "hfds", "torchvision"])
 def named(request: pytest.FixtureRequest, tmp_path: Path) -> ImageSet:
-    """The four images in every source that knows names of classes."""
+    """The four images in every source that has names of classes."""
     if request.param == "torchvision":
         return torchvision_set("kept", "test", Kept())
     write = {"folder": as_folder, "csv": as_csv, "hfds": as_hub}[request.param]
@@ -178,7 +178,7 @@ def test_broken_class_maps(content: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "map.json").write_text(content)
     with pytest.raises(DataError, match=words):
         load_dataset(as_folder(tmp_path / "pets"), class_map=tmp_path / "map.json")
-    with pytest.raises(UsageError, match="scenes knows its classes: leave the class map out"):
+    with pytest.raises(UsageError, match="scenes have fixed indices: leave the class map out"):
         load_dataset("scenes", class_map=tmp_path / "map.json")
 
 

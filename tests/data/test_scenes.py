@@ -1,4 +1,4 @@
-"""The embedded world: deterministic, balanced, and seen by a camera that really moves."""
+"""The embedded world: deterministic, balanced, and rendered from any camera position."""
 
 from fractions import Fraction
 

@@ -224,7 +224,7 @@ def test_a_set_has_a_size_when_every_image_has_it(tmp_path: Path) -> None:
     for name, size in (("a", (32, 32)), ("b", (32, 33)), ("c", (30, 30))):
         save(tmp_path / name / "0" / "1.png", size=(32, 32))
         save(tmp_path / name / "0" / "2.png", size=size)
-        (tmp_path / name / "0" / "0.png").write_text("no image has no say")
+        (tmp_path / name / "0" / "0.png").write_text("not an image")
     sets = [load_dataset(f"folder:{tmp_path / name}") for name in "abc"]
     assert [data.has_size(32) for data in sets] == [True, False, False]
     assert not sets[0].has_size(33)
@@ -489,7 +489,7 @@ def test_absent_torchvision_sets_say_what_to_do(
             load_dataset(f"stanford_cars:{tmp_path}")
 
 
-def test_torchvision_sets_that_nobody_checks_are_read(tmp_path: Path, cifar10: Path) -> None:
+def test_torchvision_sets_without_checksums_are_read(tmp_path: Path, cifar10: Path) -> None:
     class Held:
         targets = (0, 1)
 
