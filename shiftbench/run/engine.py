@@ -246,11 +246,18 @@ class Engine:
             if self._reference is not None:
                 check_forward(self.name, self._forward, self._reference, images)
                 self._reference = None
-            check_batch_independence(self.name, self._answer, images, rounding=self.rounding)
+            self._check_company(images)
         logits = self._answer(images)
         if self.on_passes is not None:
             self.on_passes(len(images))
         return logits
+
+    def _check_company(self, images: Tensor) -> None:
+        try:
+            check_batch_independence(self.name, self._forward, images, rounding=self.rounding)
+        except Exception as error:
+            if not is_out_of_memory(error):  # too little for a handful of images: one at a time
+                raise
 
     def _answer(self, images: Tensor) -> Tensor:
         logits: list[Tensor] = []

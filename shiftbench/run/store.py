@@ -116,12 +116,7 @@ class Store:
         chosen = []
         for metric in job.metrics:
             info = None if self.before is None else self.before.metrics.get(metric.name)
-            old = None if info is None else info.load()
-            if info is not None and old is None:
-                raise RecordError(
-                    f"the record has {metric.name} of {info.kind!r}, which is not registered here: "
-                    "load its plug-in with --plugin"
-                )
+            old = None if info is None else _loaded(info)
             if info is not None:
                 self._refuse_changed_code(metric, info)
             if old is None or old.series == metric.series:
@@ -181,8 +176,8 @@ class Store:
         """
         metrics = {metric.name: metric for metric in self._to_measure(job)}
         if self.before is not None:
-            old = {name: info.load() for name, info in self.before.metrics.items()}
-            metrics |= {n: m for n, m in old.items() if n not in metrics and m is not None}
+            old = {name: _loaded(info) for name, info in self.before.metrics.items()}
+            metrics |= {name: metric for name, metric in old.items() if name not in metrics}
         rows = {name: self.rows(metric, job.keys.get(name, ())) for name, metric in metrics.items()}
         missing = len({key for keys in self.missing(job).values() for key in keys})
         if missing and not job.settings["skip_bad"]:
@@ -218,6 +213,17 @@ class Store:
             settings["search_limit"] = None if None in limits else max(limits)
             settings["skip_bad"] = settings["skip_bad"] or bool(old.get("skip_bad"))
         return settings
+
+
+def _loaded(info: MetricInfo) -> Metric:
+    """The metric of a record that grows."""
+    metric = info.load()
+    if metric is None:
+        raise RecordError(
+            f"the record has a metric of the kind {info.kind!r}, which is not registered here: "
+            "load its plug-in with --plugin"
+        )
+    return metric
 
 
 def requested(record: Record, job: Job) -> Record:

@@ -172,3 +172,26 @@ def test_a_missing_package_names_the_extra(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModelError, match=r"pip install 'shiftbench\[onnx\]'"):
         engine(classifier, "onnx")
+
+
+class Together(nn.Module):
+    """Logits relative to the mean of the batch: no score of it means anything."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        pooled = images.mean((2, 3))
+        return (pooled - pooled.mean(0)).repeat(1, 4)
+
+
+def test_a_model_whose_logits_depend_on_the_batch_is_refused(tmp_path: Path) -> None:
+    recipe = {"input_size": 24, "mean": (0.5,) * 3, "std": (0.25,) * 3}
+    classifier = as_classifier(Together(), recipe, name="together")
+    settings = Settings(attacks=(), consistency=())
+    for batch_size in (8, 1):
+        with pytest.raises(ModelError, match="depend on the other images of a batch"):
+            run(
+                classifier,
+                Scenes("test", 12),
+                settings,
+                tmp_path,
+                execution=Execution(device="cpu", batch_size=batch_size),
+            )
