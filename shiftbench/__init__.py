@@ -14,13 +14,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shiftbench.audit import Audit, audit
+    from shiftbench.audit.layers import audit
+    from shiftbench.audit.report import Audit
     from shiftbench.audit.trials import RepairTrial, repair
     from shiftbench.errors import ShiftbenchError
     from shiftbench.evaluation import Evaluation, evaluate
     from shiftbench.grid import Grid, Offset
     from shiftbench.metrics.consistency import CONSISTENCIES, Consistency
     from shiftbench.metrics.search import Trace, adversarial_accuracy
+    from shiftbench.models import load_model
+    from shiftbench.records.choose import load_records
+    from shiftbench.run.job import Settings
+    from shiftbench.run.remeasure import verify
+    from shiftbench.run.runner import run
     from shiftbench.shifts import SHIFTS
     from shiftbench.shifts.attacks import ATTACKS, Attack
     from shiftbench.statistics import PairedComparison, Score, compare_paired, mcnemar, wilson
@@ -41,29 +47,39 @@ __all__ = [
     "PairedComparison",
     "RepairTrial",
     "Score",
+    "Settings",
     "ShiftbenchError",
     "Trace",
     "adversarial_accuracy",
     "audit",
     "compare_paired",
     "evaluate",
+    "load_model",
+    "load_records",
     "mcnemar",
     "repair",
+    "run",
     "train",
+    "verify",
     "wilson",
 ]
 
 _HOME = {
     "ATTACKS": "shifts.attacks",
     "Attack": "shifts.attacks",
-    "Audit": "audit",
-    "audit": "audit",
+    "Audit": "audit.report",
+    "audit": "audit.layers",
     "CONSISTENCIES": "metrics.consistency",
     "Consistency": "metrics.consistency",
     "Evaluation": "evaluation",
     "evaluate": "evaluation",
     "Grid": "grid",
     "Offset": "grid",
+    "load_model": "models",
+    "load_records": "records.choose",
+    "run": "run.runner",
+    "Settings": "run.job",
+    "verify": "run.remeasure",
     "RepairTrial": "audit.trials",
     "repair": "audit.trials",
     "SHIFTS": "shifts",

@@ -6,21 +6,6 @@
 'sub-sampling'
 """
 
-import sys
-from types import ModuleType
-from typing import Any
+from shiftbench.rooms import make_callable
 
-from shiftbench.audit.layers import audit
-from shiftbench.audit.report import Audit, LayerReport
-
-__all__ = ["Audit", "LayerReport", "audit"]
-
-
-class _CallableModule(ModuleType):
-    """Makes `shiftbench.audit(...)` the function, and `shiftbench.audit.causes` its neighbor."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Audit:
-        return audit(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _CallableModule
+make_callable(__name__, home=f"{__name__}.layers")

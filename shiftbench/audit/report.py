@@ -54,6 +54,10 @@ class Audit:
         """The layers with an error of their own, worst first: where a repair should start.
 
         A container is among them when the code between its layers breaks more than the layers do.
+
+        >>> conv = LayerReport("conv", "Conv2d", depth=1, leaf=True, own=0.5, cause="border")
+        >>> [layer.name for layer in Audit((conv,)).breakers()]
+        ['conv']
         """
         blamed = [layer for layer in self.layers if layer.cause is not None]
         return sorted(blamed, key=lambda layer: -(layer.own or 0.0))

@@ -33,7 +33,11 @@ ROOM = 32  # pixels around the view that remedies and crops may use, where the d
 
 @dataclass(frozen=True)
 class RepairTrial:
-    """A network with some remedies, or with none."""
+    """A network with some remedies, or with none.
+
+    >>> [score.text() for score in RepairTrial("aps", images=8, right=(8, 6)).scores]
+    ['100.0', '75.0']
+    """
 
     remedies: str  # "" is the network as it is
     reports: tuple[RepairReport, ...] = ()  # what each remedy changed, and could not

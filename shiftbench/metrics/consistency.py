@@ -181,7 +181,11 @@ def compare_views(
 
 @dataclass(frozen=True)
 class Consistency(Metric):
-    """Agreement at two random views, and how much the first class's probability changes."""
+    """Agreement at two random views, and how much the first class's probability changes.
+
+    >>> Consistency("half", span=32).name
+    'consistency_half'
+    """
 
     views: str  # how they are drawn: a name of CONSISTENCIES
     span: int  # how far draws go, in pixels

@@ -41,6 +41,9 @@ def load_model(
         class_names: Of the data, by index, for models that have no classes of their own
             (`zeroshot:` and `knn:`).
 
+    >>> load_model("xcit_pico_6_p8.scenes").num_classes
+    12
+
     Raises:
         UsageError: The name or an option is not known.
         ModelError: The weights are not available, or do not fit.

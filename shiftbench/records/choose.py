@@ -19,6 +19,8 @@ def load_records(
     Args:
         paths: Folders, or record files.
         on_unreadable: Receives the error of each record that cannot be read: see `read_records`.
+
+    >>> records = load_records([Path("results/runs")])  # doctest: +SKIP
     """
     folders = list(paths)
     records = read_records(folders, on_unreadable=on_unreadable)

@@ -25,7 +25,11 @@ from shiftbench.run.store import Store
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """What checking a record found."""
+    """What checking a record found.
+
+    >>> print(VerifyResult(problems=(), images=20, seed=3))
+    scores match samples; 20 images re-measured (seed 3), all match
+    """
 
     problems: tuple[str, ...]  # every disagreement in words; none: the record holds
     images: int = 0  # that were re-measured
@@ -62,6 +66,9 @@ def verify(
         seed: Which of them; by default random ones, so that no record can be made for them.
         device: Where to measure.
         save: Write a note next to the record that it was verified.
+
+    >>> verify("results/runs/resnet50--birds").problems  # doctest: +SKIP
+    ()
     """
     record = record if isinstance(record, Record) else read_record(Path(record))
     if (model is None) != (data is None):

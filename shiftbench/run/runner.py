@@ -14,10 +14,11 @@ from pathlib import Path
 import pandas as pd
 from torch import Tensor
 
-from shiftbench.data import CanvasBatch, ImageSet, RenderedSet
+from shiftbench.data import CanvasBatch, ImageSet, RenderedSet, load_dataset
 from shiftbench.errors import RecordError
 from shiftbench.grid import Offset
 from shiftbench.metrics.base import KEY, ImageBatch, Metric, score_rows
+from shiftbench.models import load_model
 from shiftbench.models.classifier import Classifier
 from shiftbench.records.record import Record, record_folder
 from shiftbench.run.distributed import SINGLE_PROCESS, Group
@@ -66,10 +67,10 @@ class RunResult:
 
 
 def run(
-    classifier: Classifier,
-    dataset: ImageSet,
-    settings: Settings,
-    output: Path,
+    model: Classifier | str,
+    data: ImageSet | str = "scenes",
+    settings: Settings | None = None,
+    output: str | Path = "results/runs",
     *,
     execution: Execution | None = None,
     fresh: bool = False,
@@ -81,8 +82,8 @@ def run(
     it has is kept, and the result equals that of one run for everything.
 
     Args:
-        classifier: The model.
-        dataset: The images.
+        model: A model, or its name as for `shiftbench run`.
+        data: Images, or their name.
         settings: Everything that can change a number.
         output: Folder of records; this one goes to `<model>--<data>` below it.
         execution: How it is done: device, batch size, processes.
@@ -91,13 +92,25 @@ def run(
 
     Raises:
         ShiftbenchError: In every process of the group when any of them fails.
+
+    >>> import tempfile
+    >>> quick = Settings(attacks=("crop",), max_shift=1, limit=12)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = run("xcit_pico_6_p8.scenes", "scenes", quick, folder)
+    >>> result.record.scores.find("accuracy").n
+    12
     """
+    dataset = load_dataset(data) if isinstance(data, str) else data
+    classifier = (
+        load_model(model, class_names=dataset.class_names) if isinstance(model, str) else model
+    )
+    settings = settings or Settings()
     execution = execution or Execution()
     group = execution.group
     with group.raise_on_all_ranks():
         job = make_job(classifier, dataset, settings, workers=execution.workers)
         device = choose_device(execution.device, local_rank=group.local_rank)
-        store = FolderStore(record_folder(output, job.model.name, job.data.name))
+        store = FolderStore(record_folder(Path(output), job.model.name, job.data.name))
     if len(set(group.gather((job.model.digest, job.data.fingerprint)))) > 1:
         raise RecordError("the processes see different models or data: give each the same files")
     with ExitStack() as stack:

@@ -87,7 +87,7 @@ def train(
 ) -> Trained:
     """Trains or fine-tunes a model, as `shiftbench train` does.
 
-        shiftbench.train("timm:resnet50+af", "folder:PHOTOS", "finetune", "runs/af")
+    >>> train("timm:resnet50+af", "folder:PHOTOS", "finetune", "runs/af")  # doctest: +SKIP
 
     Args:
         model: As for `load_model`, remedies included.
