@@ -20,12 +20,10 @@ from models import CLOCKS, machine, print_table, ratios
 from torch import nn
 
 from aft_models import AftModelsError, repair
+from aft_models.repair import REMEDIES, view_margin
 
 MODELS = ["resnet50", "tf_efficientnet_lite0"]
-REMEDIES = [
-    "circular", "blurpool", "circular+blurpool", "circular+flc", "circular+aps", "circular+lps",
-    "circular+tips", "af", "af:3", "anchor", "canonical", "vote:3",
-]  # fmt: skip
+PAIRS = [f"circular+{r.name}" for r in REMEDIES.values() if r.group == "sampling"]
 AIMS = {"blurpool": "<= 1.5", "circular+blurpool": "<= 1.5", "circular+aps": "<= 2.5", "af": "<= 5"}
 
 
@@ -41,13 +39,15 @@ def rows(name: str, args: argparse.Namespace) -> list[list[str]]:
         except AftModelsError as error:
             print(f"{name}+{remedy}: {error}", file=sys.stderr)
 
+    wide = {model: F.pad(x, (view_margin(model),) * 4) for model in models.values()}
+
     @torch.inference_mode()
     def forward(model: nn.Module) -> None:
-        model.eval()(x)
+        model.eval()(wide[model])
 
     def train_step(model: nn.Module) -> None:
         model.train().zero_grad()
-        F.cross_entropy(model(x), labels).backward()
+        F.cross_entropy(model(wide[model]), labels).backward()
 
     measured = [
         ratios(
@@ -67,7 +67,7 @@ def main() -> None:
     """Parses the options, measures, prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="*", default=MODELS, help="names of timm")
-    parser.add_argument("--remedies", nargs="*", default=REMEDIES)
+    parser.add_argument("--remedies", nargs="*", default=[*REMEDIES, *PAIRS])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--side", type=int, default=224, help="pixels")

@@ -2,8 +2,10 @@
 
 The idea is that of Shifman and Weiss, "Robust Inference by Crop Selection", ECCV 2024. A view that
 is ``m`` pixels wider on each side holds ``(2 m + 1)^2`` crops of the network's own size. The one is
-taken whose center scores highest, by a score of the pixels around it alone: a camera that moves by
-a few whole pixels mostly finds the same crop again, pixel by pixel.
+taken whose center has the highest peak of a score of the pixels around it: a camera that moves by a
+few whole pixels often finds the same crop again, pixel by pixel. Peaks, because a slope that goes
+on beyond the candidates has its maximum at their edge, which moves with the camera: that alone
+doubles how often the crop stays (docs/repair.md).
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from aft_models.resample import without_autocast, working_dtype
 
 _SIGMAS = (2.0, 4.0)  # pixels: the score is the difference of two Gaussians
 _RADIUS = 12  # pixels around a center that its score sees, three times the wider sigma
+_PEAK = 2  # pixels around a peak in which no score is higher
 
 
 @dataclass
 class Select:
-    """Of each image the inner crop whose center has the largest content score."""
+    """Of each image the inner crop whose center has the highest peak of the content score."""
 
     margin: int  # m
     size: Pair  # what the network itself takes
@@ -45,7 +48,7 @@ class Select:
     def place(self, images: Tensor) -> Tensor:
         """Where the crop of each image begins: ``(B, 2)``, rows and columns, 0 to 2 m."""
         height, width = (side - 2 * self.margin for side in map_size(images))
-        if min(height, width) < 3:
+        if min(height, width) < 2 * _PEAK + 3:
             raise AftModelsError(
                 f"select:{self.margin} crops {self.margin} pixels from each side, and an image of "
                 f"{images.shape[2]} x {images.shape[3]} leaves too few: use a smaller number"
@@ -55,15 +58,22 @@ class Select:
         return torch.stack([best.rows, best.columns], 1)
 
     def _scores(self, images: Tensor, height: int, width: int) -> Tensor:
-        """The score of each candidate's center: ``(B, 2 m + 1, 2 m + 1)``."""
+        """The score of each candidate's center: ``(B, 2 m + 1, 2 m + 1)``; any peak beats the rest.
+
+        A difference of two Gaussians of the mean over the channels.
+        """
         gray = images.mean(1, keepdim=True, dtype=working_dtype(images.dtype))
-        radius = min(_RADIUS, (height - 1) // 2, (width - 1) // 2)
-        span = 2 * (self.margin + radius) + 1
-        around = gray[:, :, height // 2 - radius :, width // 2 - radius :][:, :, :span, :span]
+        radius = min(_RADIUS, (min(height, width) - 1) // 2 - _PEAK)
+        reach = radius + _PEAK
+        span = 2 * (self.margin + reach) + 1
+        around = gray[:, :, height // 2 - reach :, width // 2 - reach :][:, :, :span, :span]
         kernels = torch.stack([_gaussian(sigma, radius) for sigma in _SIGMAS]).to(around)
         blurred = F.conv2d(around, kernels[:, None, :, None])  # (B, 2, ...): along the columns
         blurred = F.conv2d(blurred, kernels[:, None, None, :], groups=2)
-        return (blurred[:, 0] - blurred[:, 1]).abs()
+        scores = (blurred[:, 0] - blurred[:, 1]).abs()
+        highest = F.max_pool2d(scores, 2 * _PEAK + 1, stride=1)
+        scores = scores[:, _PEAK:-_PEAK, _PEAK:-_PEAK]
+        return torch.where(scores >= highest, scores, scores - scores.amax((1, 2), keepdim=True))
 
 
 def _gaussian(sigma: float, radius: int) -> Tensor:
