@@ -19,6 +19,7 @@ from aft_models.training.progress import Progress, Row
 from aft_models.training.recipe import Recipe, override
 from aft_models.training.recipes import get_recipe
 from aft_models.weights import state_dict_digest
+from shiftbench.data import relabeled
 from shiftbench.errors import UsageError
 from shiftbench.logs import open_logs
 from shiftbench.models import Preprocessing, build_model, load_model
@@ -137,7 +138,15 @@ def train(
         data, train_split, split, limit=limit, seed=seed, download=download, unlabeled=unlabeled
     )
     start = _start(model, pretrained, checkpoint)
-    classes = start.classes if unlabeled else len(images.class_names)
+    classes = None if unlabeled else len(images.class_names)
+    if start.classes is not None and (unlabeled or recipe.teacher or not recipe.learns):
+        classes = start.classes  # the classifier stays as it is, and so do its classes
+        images, scored = (
+            part
+            if isinstance(part, Unlabeled)
+            else relabeled(part, start.classes, start.class_names)
+            for part in (images, scored)
+        )
     size = recipe.image_size or (start.preprocessing.input_size if start.preprocessing else None)
     options = {"drop_path_rate": recipe.drop_path} if recipe.drop_path else {}
     built = build_model(model, classes=classes, size=size, seed=seed, options=options)
@@ -149,18 +158,12 @@ def train(
     _require_start(recipe, built.name, start, new)
     if new and main and notice is not None:
         notice(f"new, to be learned: {', '.join(new)}")
-    classes = built.num_classes
-    if not isinstance(scored, Unlabeled) and len(scored.class_names) != classes:
-        raise UsageError(
-            f"{scored.name} {scored.split} has {len(scored.class_names)} classes and the model "
-            f"{classes}: score on a split with the model's classes"
-        )
     inputs = BatchBuilder(recipe, processes, workers, seed)
     identity = Identity(
         built.name,
         recipe,
         seed,
-        classes,
+        built.num_classes,
         data=images_of(images, limit),
         scored={**asdict(images_of(scored, limit)), "shift_images": shift_images},
         start=state_dict_digest(start.state) if start.state else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import shiftbench
-from shiftbench.errors import ShiftbenchError
+from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.models import load_model
 from shiftbench.training import Trained
 
@@ -94,6 +95,20 @@ def test_photographs_without_classes_teach_and_recalibrate(place: Path, trained:
         )
         assert torch.equal(start["0.weight"], end["0.weight"]) == (recipe == "recalibrate")
         assert not torch.equal(start["1.running_mean"], end["1.running_mean"])
+
+
+def test_recalibration_keeps_the_classes_of_the_weights(place: Path, trained: Path) -> None:
+    """Folders are matched by name; those of other classes are refused."""
+    fewer = place / "fewer" / "train"
+    for name in "cb":
+        shutil.copytree(place / "photos" / "train" / name, fewer / name)
+    options: dict[str, Any] = {"checkpoint": trained, "split": "train"}
+    result = train(place, f"folder:{place}/fewer", "recalibrate", **options)
+    loaded = load_model(f"{place / 'net.py'}:build", checkpoint=result.folder)
+    assert loaded.class_names == ("a", "b", "c")
+    (fewer / "c").rename(fewer / "zebra")
+    with pytest.raises(UsageError, match="'zebra' of fewer is not one class of the model"):
+        train(place, f"folder:{place}/fewer", "recalibrate", resume=False, **options)
 
 
 @pytest.mark.parametrize(
