@@ -183,6 +183,9 @@ def command(
 
     With no options: the bundled models on the embedded data set `scenes`, every attack. Without
     --model: the bundled models that were trained on --data.
+
+    A model of your own is FILE.py:FUNCTION. The function returns the model, or the model and what
+    it expects of images: {"input_size": 96, "mean": 0.5, "std": 0.5}, or its transform.
     """
     if checkpoint is not None:
         require_one_model([model.text for model in name_models(models)])

@@ -64,9 +64,17 @@ def load_pretrained(
     Returns:
         The model, and whether it has the optional weights.
     """
-    model, report = kind.from_pretrained(
-        spec.name, output_loading_info=True, weights_only=True, **options
-    )
+    from transformers.utils import logging as bars
+
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()  # of weights that are read from the disk
+    try:
+        model, report = kind.from_pretrained(
+            spec.name, output_loading_info=True, weights_only=True, **options
+        )
+    finally:
+        if shown:
+            bars.enable_progress_bar()
     missing = sorted(report["missing_keys"])
     needed = [key for key in missing if not optional or not key.startswith(optional)]
     if needed:
