@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], object]) -> None:
         content: Its bytes, or a function that writes them to the path it is given.
     """
     # As in aft_models.files, which cannot be imported without timm: seconds, for writing a table.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Processes of two machines may have the same id.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         if callable(content):
             content(temporary)
@@ -44,6 +46,26 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], object]) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_new(path: Path, content: bytes) -> bool:
+    """Writes a file unless there is one; of several processes that try at once, one succeeds.
+
+    Returns:
+        Whether it was written.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    try:
+        temporary.write_bytes(content)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links: the last of several writers wins
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
 
 
 def require_place(path: Path) -> None:

@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from torch import Tensor
 
 from shiftbench.data import CanvasBatch, ImageSet, RenderedSet, load_dataset
-from shiftbench.errors import RecordError
+from shiftbench.errors import RecordError, UsageError
 from shiftbench.grid import Offset
 from shiftbench.metrics.base import KEY, ImageBatch, Metric, score_rows
 from shiftbench.models import load_model
@@ -26,6 +27,7 @@ from shiftbench.run.engine import Engine, choose_device, float32_arithmetic, is_
 from shiftbench.run.environment import describe_environment
 from shiftbench.run.job import Job, Settings, make_job
 from shiftbench.run.progress import Estimate, GroupProgress, Progress, ProgressCallback
+from shiftbench.run.shards import Shard
 from shiftbench.run.store import (
     SECONDS,
     FolderStore,
@@ -55,15 +57,18 @@ class Execution:
     batch_size: int | None = None  # None: as many as are useful and fit
     workers: int | None = None  # data loading processes; None: the loader's own choice
     group: Group = SINGLE_PROCESS  # the processes that share the run
+    shard: Shard | None = None  # measure this share only, beside other jobs; None: everything
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run."""
+    """What a run has done."""
 
-    record: Record  # with all that was measured now or before
-    requested: Record  # the part of it that this run asked for
+    # With all that was measured now or before; None: other shards have images left.
+    record: Record | None
+    requested: Record | None  # the part of it that this run asked for
     reused: bool  # everything was there already: nothing was measured
+    left: int = 0  # images that other shards have to measure
 
 
 def run(
@@ -106,7 +111,12 @@ def run(
     )
     settings = settings or Settings()
     execution = execution or Execution()
-    group = execution.group
+    group, shard = execution.group, execution.shard
+    if shard is not None and fresh:
+        raise UsageError(
+            "--fresh would remove what other shards have measured: remove the folder before any "
+            "of them starts, or leave --shard out"
+        )
     with group.raise_on_all_ranks():
         job = make_job(classifier, dataset, settings, workers=execution.workers)
         device = choose_device(execution.device, local_rank=group.local_rank)
@@ -117,11 +127,13 @@ def run(
         with group.raise_on_all_ranks():
             if group.is_main:
                 make_folder(store.folder, images=len(dataset))
-                stack.enter_context(exclusive(store.folder))
-                store.prepare(job, fresh=fresh)
+                if shard is None:
+                    stack.enter_context(exclusive(store.folder))
+                stack.callback(store.close)
+                store.prepare(job, fresh=fresh, shards=shard and shard.count)
         with group.raise_on_all_ranks():
             store.read(job)
-            missing = store.missing(job)
+            missing = _share(job, store.missing(job), shard)
         group.wait()  # every process has seen the same parts before any of them writes new ones
         if any(missing.values()):
             with group.raise_on_all_ranks(), float32_arithmetic(settings.precision):
@@ -134,18 +146,46 @@ def run(
                 )
                 shared = GroupProgress(group, callback) if group.count > 1 else callback
                 try:
-                    measure(job, store, engine, group=group, callback=shared)
+                    measure(job, store, engine, group=group, shard=shard, callback=shared)
                 finally:
-                    store.flush()
-        written: tuple[Record, bool] | None = None
+                    store.close()
+        finished: tuple[Record | None, bool, int] = None, False, 0
         with group.raise_on_all_ranks():
             if group.is_main:
                 environment = describe_environment(device, processes=group.count)
-                written = store.finish(job, environment)
-        result = group.gather(written)[0]
-    assert result is not None
-    record, written_now = result
-    return RunResult(record, requested(record, job), reused=not written_now)
+                finished = _finish(job, store, environment, shard)
+        record, written, left = group.gather(finished)[0]
+    part = None if record is None else requested(record, job)
+    return RunResult(record, part, reused=record is not None and not written, left=left)
+
+
+def _finish(
+    job: Job, store: FolderStore, environment: Mapping[str, Any], shard: Shard | None
+) -> tuple[Record | None, bool, int]:
+    """Writes the record, unless other shards have images left: the last of them writes it.
+
+    Returns:
+        The record, whether it was written, and how many images are left.
+    """
+    if shard is not None:
+        store.read(job)
+        if left := store.left(job):
+            return None, False, left
+    return *store.finish(job, environment), 0
+
+
+def _share(
+    job: Job, missing: Mapping[str, Sequence[str]], shard: Shard | None
+) -> Mapping[str, Sequence[str]]:
+    """The part of the missing images that a shard measures.
+
+    It follows from the images of the job alone, not from those that are missing at the moment.
+    """
+    if shard is None:
+        return missing
+    keys = {key for keys in job.keys.values() for key in keys}
+    mine = set(shard.share(sorted(keys, key=job.number.__getitem__)))
+    return {name: [key for key in lacking if key in mine] for name, lacking in missing.items()}
 
 
 def measure(
@@ -154,15 +194,17 @@ def measure(
     engine: Engine,
     *,
     group: Group = SINGLE_PROCESS,
+    shard: Shard | None = None,
     callback: ProgressCallback | None = None,
 ) -> None:
     """Adds the rows that a store lacks for a job; of several processes, each adds its share."""
-    missing = store.missing(job)
+    missing = _share(job, store.missing(job), shard)
+    asked = _share(job, job.keys, shard)
     keys = {key for lacking in missing.values() for key in lacking}
     mine = set(group.share(sorted(keys, key=job.number.__getitem__)))
     _Runner(job, store, engine, callback).run(
         {name: [key for key in lacking if key in mine] for name, lacking in missing.items()},
-        done={name: len(job.keys[name]) - len(lacking) for name, lacking in missing.items()},
+        done={name: len(asked[name]) - len(lacking) for name, lacking in missing.items()},
     )
 
 
@@ -225,6 +267,7 @@ class _Runner:
                 if batch is None:
                     return
                 pending = pool.submit(stream.take, size.next())
+                self.store.skip(batch.bad)
                 for key in batch.bad:
                     log.warning("left out %s: it cannot be read", key)
                 if len(batch):

@@ -3,19 +3,23 @@
 A record grows: a later run may ask for other metrics, wider grids, more images or draws. Rows wait
 in `parts/` until the record is written anew: `parts/identity.json` says what is measured, and
 `parts/<series>/*.parquet` hold rows by image. Rows do not depend on how the images were batched or
-shared between processes, and files are only ever added, so a killed run continues where it stopped.
+shared between processes. A file is added under a name that no other process uses, and removed only
+after its rows are in another one, so a killed run continues where it stopped, and any number of
+processes may write at a time. The file system must rename atomically; no locks are needed.
 """
 
 from __future__ import annotations
 
+import errno
+import importlib.metadata
+import io
 import json
 import logging
-import os
 import shutil
-import socket
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,7 +30,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from shiftbench.errors import DataError, RecordError
-from shiftbench.files import write_atomic
+from shiftbench.files import write_atomic, write_new
 from shiftbench.identity import changed_parts, plugin_parts
 from shiftbench.metrics.base import KEY, NEAR_TIE, PASSES, Metric, score_rows
 from shiftbench.preprocessing import Geometry
@@ -49,6 +53,10 @@ log = logging.getLogger(__name__)
 
 PARTS_FOLDER = "parts"
 IDENTITY_FILE = "identity.json"
+SHARDS_FILE = "shards.json"  # how many shards share the work
+SKIPPED = "skipped"  # series of the images that cannot be read
+MERGED_FILES = 16  # that a process may have of a series before it writes them as one
+ATTEMPTS = 20  # to do what another process has just undone, such as making a folder
 LOCK_FILE = ".lock"
 SECONDS = "seconds"  # column of the rows, besides those of the metric
 SPARE_BYTES = 16 * 2**20  # free disk a run asks for besides its own files
@@ -67,10 +75,15 @@ class Store:
         self.before = before
         self._table: pd.DataFrame | None = None
         self._added: dict[str, list[pd.DataFrame]] = {}  # series -> rows by key, oldest first
+        self._skipped: set[str] = set()  # images that cannot be read
 
     def append(self, metric: Metric, rows: pd.DataFrame) -> None:
         """Adds rows, indexed by key."""
         self._added.setdefault(_folder_name(metric), []).append(rows.rename_axis(KEY))
+
+    def skip(self, keys: Sequence[str]) -> None:
+        """Notes images that cannot be read."""
+        self._skipped.update(keys)
 
     def added(self, metric: Metric) -> pd.DataFrame:
         """The rows added so far, one per image."""
@@ -264,17 +277,24 @@ class FolderStore(Store):
         self.folder = folder
         self.parts = folder / PARTS_FOLDER
         self._identity: dict[str, Any] = {}
-        self._files: list[Path] = []  # parts that were read
+        self._read: dict[Path, pd.DataFrame | None] = {}  # parts as read; None: damaged
         self._unsaved: dict[str, list[pd.DataFrame]] = {}
+        self._saved: dict[str, list[Path]] = {}  # series -> the files that this process wrote
         self._saved_at, self._interval = time.monotonic(), FIRST_SAVE
+        self._stamp: tuple[int, int] | None = None  # of the record as read
+        self._shards: int | None = None
 
-    def prepare(self, job: Job, *, fresh: bool = False) -> None:
+    def prepare(self, job: Job, *, fresh: bool = False, shards: int | None = None) -> None:
         """Makes the folder ready for a job, which the main process does once for all of them.
+
+        Args:
+            job: The work.
+            fresh: Drop what is there.
+            shards: How many shards share it; None: this run measures all that is missing.
 
         Raises:
             RecordError: The folder cannot be written, or holds other work.
         """
-        self._identity = identity_of(job.model, job.data, job.settings)
         if fresh:
             shutil.rmtree(self.parts, ignore_errors=True)
             for name in (RECORD_FILE, SAMPLES_FILE):
@@ -283,29 +303,79 @@ class FolderStore(Store):
         if self.before is not None:
             old = identity_of(self.before.model, self.before.data, self.before.settings)
             _refuse_mixing(self.folder, "a record", old, self._identity)
-        file = self.parts / IDENTITY_FILE
-        if file.is_file():
-            try:
-                old = json.loads(file.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise RecordError(f"cannot read {file}: start over with --fresh") from error
-            _refuse_mixing(self.folder, "unfinished parts", old, self._identity)
         self._to_measure(job)
+        if shards is None and not self._read:  # a run that failed before its first rows
+            (self.parts / IDENTITY_FILE).unlink(missing_ok=True)
+        self._shards = shards
+        self._claim_parts()
+
+    def _claim_parts(self) -> None:
+        """Says what the parts are of; what another process has said already must agree."""
+        # Processes that share parts must run the same code, too.
+        own = {**self._identity, "shiftbench": importlib.metadata.version("shiftbench")}
+        _refuse_mixing(self.folder, "unfinished parts", self._claim(IDENTITY_FILE, own), own)
+        if self._shards is not None:
+            count = self._claim(SHARDS_FILE, {"count": self._shards})["count"]
+            if count != self._shards:
+                raise RecordError(
+                    f"{self.folder} holds unfinished parts of {count} shards, and {self._shards} "
+                    f"were asked for: use --shard i/{count}, or finish them without --shard"
+                )
+
+    def _claim(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes a file of the parts unless it is there; returns what it holds, ours or not."""
+        file = self.parts / name
+        for _ in range(ATTEMPTS):  # another process may finish, and remove the folder
+            with suppress(FileNotFoundError):
+                if not file.is_file():
+                    self.parts.mkdir(parents=True, exist_ok=True)
+                    write_new(file, json.dumps(content, indent=2).encode())
+                text = file.read_text(encoding="utf-8")
+                try:
+                    holds: dict[str, Any] = json.loads(text)
+                    return holds
+                except ValueError as error:
+                    raise RecordError(f"cannot read {file}: start over with --fresh") from error
+        raise RecordError(f"cannot write {file}: it disappears again and again")
 
     def read(self, job: Job) -> None:
-        """Reads the record and the parts as they are now."""
+        """Reads the record and the parts as they are now; files that were read before are kept."""
         self._identity = identity_of(job.model, job.data, job.settings)
-        whole = (self.folder / RECORD_FILE).is_file() and (self.folder / SAMPLES_FILE).is_file()
-        self.before = read_record(self.folder) if whole else None
-        self._table, self._added, self._files = None, {}, []
+        for _ in range(ATTEMPTS):
+            self._stamp = self._stamp_now()
+            self.before = read_record(self.folder) if self._stamp is not None else None
+            if self._read_parts() and self._stamp_now() == self._stamp:
+                break
+        self._table, self._added, self._skipped = None, {}, set()
+        for path, rows in self._read.items():
+            if rows is not None and path.parent.name == SKIPPED:
+                self._skipped.update(rows.index)
+            elif rows is not None:
+                self._added.setdefault(path.parent.name, []).append(rows)
+
+    def _read_parts(self) -> bool:
+        """Reads parts that are new; whether none of them was moved into the record meanwhile."""
+        parts: dict[Path, pd.DataFrame | None] = {}
         for path in sorted(self.parts.glob("*/*.parquet")):  # names begin with the time of writing
             try:
-                rows = pd.read_parquet(path).set_index(KEY)
+                parts[path] = self._read[path] if path in self._read else _read_part(path)
+            except FileNotFoundError:
+                self._read |= parts
+                return False
             except (OSError, ValueError, KeyError):
                 log.warning("cannot read %s: its images are measured again", path)
-                continue
-            self._files.append(path)
-            self._added.setdefault(path.parent.name, []).append(rows)
+                parts[path] = None
+        self._read = parts
+        return True
+
+    def _stamp_now(self) -> tuple[int, int] | None:
+        """Tells two versions of the record apart; None: there is none."""
+        try:
+            state = (self.folder / RECORD_FILE).stat()
+        except FileNotFoundError:
+            return None
+        whole = (self.folder / SAMPLES_FILE).is_file()
+        return (state.st_mtime_ns, state.st_ino) if whole else None
 
     def append(self, metric: Metric, rows: pd.DataFrame) -> None:
         """Adds rows, and saves them now and then."""
@@ -315,39 +385,90 @@ class FolderStore(Store):
             self.flush()
             self._interval = min(2 * self._interval, LAST_SAVE)
 
+    def skip(self, keys: Sequence[str]) -> None:
+        """Notes images that cannot be read."""
+        super().skip(keys)
+        if keys:
+            nothing = pd.DataFrame(index=pd.Index(keys, name=KEY))
+            self._unsaved.setdefault(SKIPPED, []).append(nothing)
+
     def flush(self) -> None:
         """Saves the rows that are not saved yet."""
-        for series, frames in self._unsaved.items():
-            self._write(series, pd.concat(frames))
-        self._unsaved.clear()
+        for series in list(self._unsaved):
+            self._write(series, pd.concat(self._unsaved[series]))
+            del self._unsaved[series]
+            if len(self._saved[series]) >= MERGED_FILES:
+                self._merge(series)
         self._saved_at = time.monotonic()
 
+    def close(self) -> None:
+        """Saves all rows, those of this process in one file per series."""
+        try:
+            self.flush()
+            for series in [name for name, files in self._saved.items() if len(files) > 1]:
+                self._merge(series)
+        finally:
+            remove_if_empty(self.parts)
+
+    def _merge(self, series: str) -> None:
+        """Writes the files of this process as one; its readers then have fewer to open."""
+        files = self._saved[series]
+        try:
+            rows = pd.concat([_read_part(path) for path in files])
+        except FileNotFoundError:  # a process that finished has moved them into the record
+            self._saved[series] = [path for path in files if path.is_file()]
+            return
+        self._saved[series] = []
+        self._write(series, rows)
+        for path in files:
+            _remove(path)
+
     def _write(self, series: str, rows: pd.DataFrame) -> None:
-        folder = self.parts / series
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (self.parts / IDENTITY_FILE).is_file():
-            content = json.dumps(self._identity, indent=2).encode()
-            write_atomic(self.parts / IDENTITY_FILE, content)
         # No other process has this name, and the order of the names is that of writing.
-        name = f"{time.time_ns()}-{socket.gethostname()}-{os.getpid()}.parquet"
-        write_atomic(folder / name, rows.rename_axis(KEY).reset_index().to_parquet(index=False))
+        path = self.parts / series / f"{time.time_ns()}-{uuid.uuid4().hex}.parquet"
+        content = rows.rename_axis(KEY).reset_index().to_parquet(index=False)
+        for attempt in range(ATTEMPTS):
+            try:
+                self._claim_parts()
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, content)
+                break
+            except FileNotFoundError:  # another process finished, and removed the empty folder
+                if attempt == ATTEMPTS - 1:
+                    raise
+        self._saved.setdefault(series, []).append(path)
+
+    def left(self, job: Job) -> int:
+        """How many images no process has measured yet; those that cannot be read aside."""
+        keys = {key for keys in self.missing(job).values() for key in keys}
+        if not job.settings["skip_bad"]:
+            return len(keys)
+        skipped_before = self.before.data.skipped if self.before is not None else 0
+        return 0 if len(keys) <= skipped_before else len(keys - self._skipped)
 
     def finish(self, job: Job, environment: Mapping[str, Any]) -> tuple[Record, bool]:
         """Writes the record of all rows, unless it is there already.
 
+        Several processes may come here at a time: each derives the same record, and removes only
+        files that it has read.
+
         Returns:
             The record, and whether it was written.
         """
-        self.read(job)
-        for leftover in self.folder.glob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
-        record = self.derive(job, environment)
-        if self.before is not None and _says_the_same(self.before, record):
-            record, written = self.before, False
-        else:
-            record, written = write_record(self.folder, record), True
-        self._drop_parts(job)
-        return record, written
+        for leftover in self.folder.rglob(".*.tmp"):  # a process that is writing it tries again
+            _remove(leftover)
+        for _ in range(ATTEMPTS):
+            self.read(job)
+            record = self.derive(job, environment)
+            if self.before is not None and _says_the_same(self.before, record):
+                self._drop_parts(job)
+                return self.before, False
+            if self._stamp_now() == self._stamp:
+                with suppress(FileNotFoundError):
+                    record = write_record(self.folder, record)
+                    self._drop_parts(job)
+                    return record, True
+        raise RecordError(f"{self.folder} is changed by other processes all the time: try again")
 
     def _drop_parts(self, job: Job) -> None:
         """Removes the parts that went into the record; what a job did not ask for stays."""
@@ -363,9 +484,10 @@ class FolderStore(Store):
                 rows.loc[went, [PASSES, SECONDS]] = 0  # counted in the record
                 if (~went | cut).any():
                     self._write(series, rows[~went | cut])
-        for path in self._files:
-            if path.parent.name in used:
-                path.unlink(missing_ok=True)
+        for path, part in self._read.items():
+            if part is None or path.parent.name in (*used, SKIPPED):
+                _remove(path)
+        self._read, self._saved = {}, {}
         remove_if_empty(self.parts)
 
 
@@ -373,14 +495,32 @@ def _folder_name(metric: Metric) -> str:
     return metric.series.replace("/", "_")
 
 
+def _read_part(path: Path) -> pd.DataFrame:
+    """The rows of a file, by key."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        if error.errno == errno.ESTALE:  # how NFS says that another machine has removed it
+            raise FileNotFoundError(path) from error
+        raise
+    return pd.read_parquet(io.BytesIO(content)).set_index(KEY)
+
+
+def _remove(path: Path) -> None:
+    with suppress(PermissionError):  # Windows, while another process reads it: it stays for later
+        path.unlink(missing_ok=True)
+
+
 def remove_if_empty(parts: Path) -> None:
     """Removes folders that hold no parts; one that another process has written to stays."""
-    for folder in parts.glob("*/"):
-        if not any(folder.iterdir()):
-            folder.rmdir()
-    if {path.name for path in parts.glob("*")} <= {IDENTITY_FILE}:
-        (parts / IDENTITY_FILE).unlink(missing_ok=True)
-        if parts.is_dir():
+    with suppress(OSError):  # not empty any more, or removed by another process
+        for folder in parts.glob("*/"):
+            if not any(folder.iterdir()):
+                folder.rmdir()
+        names = (IDENTITY_FILE, SHARDS_FILE)
+        if {path.name for path in parts.glob("*")} <= set(names):
+            for name in names:
+                (parts / name).unlink(missing_ok=True)
             parts.rmdir()
 
 
@@ -395,6 +535,7 @@ def widest(metric: Metric, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     rows = pd.concat(frames)
     if not rows.index.has_duplicates:
         return rows
+    rows = rows.reset_index().drop_duplicates().set_index(KEY)  # files that are being merged
     best = rows.iloc[np.argsort(metric.extent(rows), kind="stable")]
     best = best[~best.index.duplicated(keep="last")]
     work = rows.groupby(level=0)[[PASSES, SECONDS]].sum()
@@ -544,7 +685,8 @@ def exclusive(folder: Path) -> Iterator[None]:
     """
     lock = FileLock(folder / LOCK_FILE)
     try:
-        lock.acquire(timeout=0)
+        with suppress(NotImplementedError):  # a file system without locks
+            lock.acquire(timeout=0)
     except Timeout as error:
         raise RecordError(
             f"{folder} is being written by another process: wait for it, or give another --output"
@@ -560,7 +702,7 @@ def make_folder(folder: Path, *, images: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / ".probe", b"0" * 4096)
-        (folder / ".probe").unlink()
+        (folder / ".probe").unlink(missing_ok=True)
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise RecordError(
