@@ -187,3 +187,26 @@ def plugins(command: Command) -> Command:
         metavar="FILE.py",
         help="Python file with your own shifts, metrics, sources, ...; repeatable.",
     )(command)
+
+
+def shard(command: Command) -> Command:
+    """The share of the images that this job measures, as `shard`; None: all of them."""
+
+    def parse(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
+        from shiftbench.run.shards import Shard, shard_of_environment
+
+        if text is not None:
+            given = Shard.parse(text)
+            return given if given.count > 1 else None
+        implied = shard_of_environment()
+        if implied is not None:
+            click.echo(f"shard {implied[0]}, from {implied[1]}: --shard 1/1 measures all", err=True)
+        return None if implied is None else implied[0]
+
+    return click.option(
+        "--shard",
+        metavar="i/N",
+        callback=parse,
+        help="Measure this share of the images only, beside the other jobs of an array. Default: "
+        "from SLURM_ARRAY_TASK_ID, PBS_ARRAY_INDEX or LSB_JOBINDEX, else all images.",
+    )(command)

@@ -19,6 +19,7 @@ from shiftbench.run.distributed import Group
 from shiftbench.run.engine import ENGINES, PRECISIONS
 from shiftbench.run.job import Settings
 from shiftbench.run.runner import Execution, run
+from shiftbench.run.shards import Shard
 from shiftbench_cli import completion, options, report
 from shiftbench_cli.gates import EXIT_CODE, parse_gates, worse_than
 from shiftbench_cli.processes import SharedCommand, share
@@ -105,6 +106,7 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
 @click.option(
     "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
 )
+@options.shard
 @click.option("--crop-pct", default="paper", show_default=True, help="paper, model or a fraction.")
 @click.option(
     "--pad",
@@ -168,6 +170,7 @@ def command(
     workers: int | None,
     device: str,
     nproc: int,
+    shard: Shard | None,
     output: Path,
     resume: bool,
     fail_under: tuple[str, ...],
@@ -207,7 +210,7 @@ def command(
             gates = parse_gates(fail_under, fail_over, settings.for_data(dataset))
             baseline = None if fail_worse is None else read_record(fail_worse)
             named = name_models(models or default_models(dataset.name))
-        execution = Execution(device, batch_size, workers, group)
+        execution = Execution(device, batch_size, workers, group, shard)
         records, problems = [], []
         with run_progress(quiet=quiet, speak=group.is_main) as progress:
             for model in named:
@@ -234,6 +237,9 @@ def command(
                         raise
                     problems.append(f"{model.name or model.text} failed: {error}")
                     progress.remark(f"{model.name or model.text} failed: see the error at the end")
+                    continue
+                if result.record is None or result.requested is None:
+                    progress.remark(f"{classifier.name}: {result.left} images left to other shards")
                     continue
                 records.append(result.requested)
                 if result.reused:
