@@ -130,7 +130,7 @@ def run(
                 if shard is None:
                     stack.enter_context(exclusive(store.folder))
                 stack.callback(store.close)
-                store.prepare(job, fresh=fresh, shards=shard and shard.count)
+                store.prepare(job, fresh=fresh, shards=None if shard is None else shard.count)
         with group.raise_on_all_ranks():
             store.read(job)
             missing = _share(job, store.missing(job), shard)
