@@ -25,6 +25,7 @@ from findings_board import (
     table,
 )
 from findings_measurements import correlations, telling
+from findings_public import overview, predicts, published, zoo
 from matplotlib.figure import Figure
 
 from shiftbench.records.choose import filter_by_dataset
@@ -42,10 +43,6 @@ TRIO = {
     "alias-free": "xcit_pico_6_p8_af.imagenette",
 }
 SCENES = {row: model.replace(".imagenette", ".scenes") for row, model in TRIO.items()}
-ZOO = {
-    "EfficientNet-Lite0": "timm:tf_efficientnet_lite0",
-    "ViT-Tiny/16": "timm:vit_tiny_patch16_224",
-}
 LITE0 = "tf_efficientnet_lite0.imagenette"
 REPAIRED = {  # fine-tuned alike; the last two have the weights of the first
     "as it is": LITE0,
@@ -147,16 +144,6 @@ def repaired_paired() -> str:
     )
 
 
-def zoo() -> str:
-    """Public networks with their public weights."""
-    columns = {
-        "accuracy": ACCURACY,
-        "consistency crop": ScoreName("consistency", "crop"),
-        **{reach(attack, 6): at(attack, 6) for attack in ("crop", "bilinear")},
-    }
-    return scores_table(ZOO, "imagenet", columns)
-
-
 def camera() -> str:
     """What bilinear imitates, and bilinear."""
     moved = {reach(attack, 6): at(attack, 6) for attack in ("camera", "bilinear")}
@@ -173,6 +160,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "repaired-lost": repaired_lost,
     "repaired-paired": repaired_paired,
     "zoo": zoo,
+    "published": published,
+    "predicts": predicts,
     "camera": camera,
     "telling": telling,
     "correlations": correlations,
@@ -195,6 +184,7 @@ def main() -> None:
         update_between_markers(DOCS / "findings.md", make(), name=name)
     for name, figure in figures():
         save_figure(figure, DOCS / f"curves-{name}.png")
+    save_figure(overview(), DOCS / "board.png")
 
 
 if __name__ == "__main__":

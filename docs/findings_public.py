@@ -1,0 +1,84 @@
+"""What the board says: public networks on ImageNet photographs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from findings_board import at, board, count, reach, shown, table
+from findings_measurements import correlation_cell
+from matplotlib.figure import Figure
+
+from shiftbench.records.choose import filter_by_dataset
+from shiftbench.records.record import Record
+from shiftbench.report.overview import short_name
+from shiftbench.report.plots import overview_figure
+from shiftbench.report.published import SIDE_BY_SIDE_HEADS, side_by_side
+from shiftbench.report.table import build_tables
+from shiftbench.scores import ACCURACY, ScoreName
+
+PAPER = Path(__file__).parents[1] / "results" / "paper"
+CROP = at("crop", 6)
+CONSISTENCY = ScoreName("consistency", "crop")
+FEWEST_NETWORKS = 5  # for a rank correlation
+
+
+def networks() -> list[Record]:
+    """The records on ImageNet that were attacked by crops, those that keep the most first."""
+    records = [r for r in filter_by_dataset(board(), "imagenet") if CROP in r.scores]
+    return sorted(records, key=lambda record: -record.scores[CROP].value)
+
+
+def zoo() -> str:
+    """Public networks with their public weights."""
+    columns = {
+        "accuracy": ACCURACY,
+        "consistency crop": CONSISTENCY,
+        **{reach(attack, 6): at(attack, 6) for attack in ("crop", "bilinear")},
+    }
+    scores = [record.scores for record in networks()]
+    header = [f"{title}, {count(scores, name)}" for title, name in columns.items()]
+    rows = [
+        [short_name(r.model.name), *(shown(r.scores.get(name)) for name in columns.values())]
+        for r in networks()
+    ]
+    return table(["", *header], rows)
+
+
+def published() -> str:
+    """What was published of the same weights, and what was measured here."""
+    return table(SIDE_BY_SIDE_HEADS, [pair.cells() for pair in side_by_side(board(), PAPER)])
+
+
+def predicts() -> str:
+    """Whether accuracy or consistency says what survives, networks as units."""
+    records = networks()
+    if len(records) < FEWEST_NETWORKS:
+        return f"{len(records)} networks are too few for a rank correlation."
+    scores = {"adversarial accuracy": lambda r: r.scores[CROP].value, "share kept": _kept}
+    measures: Mapping[str, Callable[[Record], float]] = {
+        "accuracy": lambda r: r.scores[ACCURACY].value,
+        "consistency crop": lambda r: r.scores[CONSISTENCY].value,
+    }
+    rows = [
+        [
+            title,
+            *(
+                correlation_cell(*(np.array([f(r) for r in records]) for f in (x, y)))
+                for y in scores.values()
+            ),
+        ]
+        for title, x in measures.items()
+    ]
+    return table(["", *(f"{name}, crop 6 px" for name in scores)], rows)
+
+
+def _kept(record: Record) -> float:
+    """The share of right answers that survive every crop."""
+    return record.scores[CROP].value / record.scores[at("crop", 0)].value
+
+
+def overview() -> Figure:
+    """The board in one picture."""
+    return overview_figure(build_tables(networks())[0])
