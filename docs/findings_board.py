@@ -78,7 +78,7 @@ def reach(attack: str, radius: int) -> str:
 
 
 def lost(found: Record, name: ScoreName) -> Score | None:
-    """The share of the answers that are right unmoved and wrong somewhere up to a radius."""
+    """The share of clean right answers that are wrong somewhere up to a radius."""
     every = outcomes(found)
     if name not in every:
         return None
@@ -108,7 +108,7 @@ def paired_table(
         [label, *(difference(record(first, data), record(second, data), at(*p)) for p in points)]
         for label, (first, second) in pairs.items()
     ]
-    titles = ["unmoved" if not radius else reach(attack, radius) for attack, radius in points]
+    titles = ["clean" if not radius else reach(attack, radius) for attack, radius in points]
     found = [record(model, data).scores for pair in pairs.values() for model in pair]
     header = [f"{title}, {count(found, at(*p))}" for title, p in zip(titles, points, strict=True)]
     return table(["points", *header], rows)

@@ -51,7 +51,7 @@ def search_passes(samples: pd.DataFrame, attack: str, radius: int) -> NDArray[np
 
 
 def trial(first: Record, second: Record, name: ScoreName) -> Trial | None:
-    """What a score found of two networks, on the images that both get right unmoved."""
+    """What a score found of two networks, on the images that both get right on the clean image."""
     if any(name not in r.scores for r in (first, second)) or why_not(first, second, name):
         return None
     tables = [samples(r) for r in (first, second)]

@@ -65,12 +65,12 @@ def trio_whole() -> str:
 
 def trio_crops() -> str:
     """The trio under crops."""
-    columns = {f"{s} px" if s else "unmoved": at("crop", s) for s in (0, 1, 2, 3, 6)}
+    columns = {f"{s} px" if s else "clean": at("crop", s) for s in (0, 1, 2, 3, 6)}
     return scores_table(TRIO, PHOTOGRAPHS, columns)
 
 
 def trio_kept() -> str:
-    """What is left under each attack of what is right unmoved."""
+    """What is left under each attack of what is right on the clean image."""
     rows = []
     for row, model in TRIO.items():
         scores = record(model, PHOTOGRAPHS).scores
@@ -84,7 +84,7 @@ def trio_kept() -> str:
 def trio_blur() -> str:
     """Sub-pixel moves with and without blur, on the photographs that were searched for both."""
     names = {
-        "unmoved": at("lanczos", 0),
+        "clean": at("lanczos", 0),
         **{reach(a, 6): at(a, 6) for a in ("lanczos", "bilinear")},
     }
     rows, counts = [], set()
@@ -131,7 +131,7 @@ def repaired_lost() -> str:
         ]
         for row, one in found.items()
     ]
-    return table(["", "right unmoved", *(reach(*point) for point in POINTS)], rows)
+    return table(["", "right clean", *(reach(*point) for point in POINTS)], rows)
 
 
 def repaired_paired() -> str:
@@ -147,7 +147,7 @@ def repaired_paired() -> str:
 def camera() -> str:
     """What bilinear imitates, and bilinear."""
     moved = {reach(attack, 6): at(attack, 6) for attack in ("camera", "bilinear")}
-    return scores_table(SCENES, "scenes", {"unmoved": at("camera", 0), **moved})
+    return scores_table(SCENES, "scenes", {"clean": at("camera", 0), **moved})
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

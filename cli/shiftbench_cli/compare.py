@@ -93,7 +93,7 @@ def command(
         writer.writerows(rows)
         click.echo(out.getvalue(), nl=False)
     if gallery is not None:
-        from shiftbench.report.gallery import build_gallery, write_gallery  # torch takes seconds
+        from shiftbench.pictures.gallery import build_gallery, write_gallery  # torch takes seconds
 
         made = build_gallery(comparison, attack=attack, data=data, size=gallery_size)
         write_gallery(made, gallery)

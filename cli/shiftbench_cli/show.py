@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from shiftbench.files import format_of, require_place
+from shiftbench.pictures.show import DEFAULT_OFFSETS, parse_offset, show_image
 from shiftbench.report.plots import ENDINGS, save_figure
-from shiftbench.report.show import DEFAULT_OFFSETS, parse_offset, show_image
 from shiftbench_cli import options
 
 _DEFAULTS = ", ".join(f"{name}={o.dy:g},{o.dx:g}" for name, o in DEFAULT_OFFSETS.items())

@@ -19,9 +19,9 @@ from sample_records import spread, trio, write_record
 from shiftbench.data import Scenes
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.grid import ORIGIN, Offset
+from shiftbench.pictures.gallery import Gallery, build_gallery, gallery_figure, write_gallery
 from shiftbench.records.record import Record
 from shiftbench.report.compare import ScoreComparison, compare, to_rows
-from shiftbench.report.gallery import Gallery, build_gallery, gallery_figure, write_gallery
 from shiftbench.scores import ScoreName, Scores
 from shiftbench.shifts.attacks import ATTACKS
 from shiftbench_cli import render

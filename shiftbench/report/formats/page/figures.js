@@ -47,7 +47,7 @@ const ink = (t) => ({ class: "ink", "fill-opacity": t > 0 ? 0.15 + 0.85 * t : 0.
 function brokenMaps(broken) {
   const most = Math.max(...broken.flatMap((map) => map.values.flat()));
   return element("section", {}, element("h3", {}, "Where images broke"),
-    element("p", { class: "note" }, "How many images were right until this offset; images that were wrong unshifted are left out."),
+    element("p", { class: "note" }, "How many images were right until this offset; images whose clean prediction is wrong are left out."),
     element("div", { class: "maps" }, ...broken.map((map) => heatMap(map, (value) => ink(most && Math.sqrt(value / most)), (i, j) => images(map.values[i][j])))),
     most ? scaleBar((t) => ink(Math.sqrt(t)), "0", `${images(most)}; rows are dy, columns dx, in pixels`) : null);
 }

@@ -40,14 +40,14 @@ class _Breaks:
     radius: int
 
     @property
-    def unshifted(self) -> NDArray[np.bool_]:
+    def wrong_clean(self) -> NDArray[np.bool_]:
         """Images that were wrong before any shift."""
         return np.equal(self.dy, 0) & np.equal(self.dx, 0)
 
     @property
     def by_shift(self) -> NDArray[np.bool_]:
         """Images that a shift broke."""
-        return ~np.isnan(self.dy) & ~self.unshifted
+        return ~np.isnan(self.dy) & ~self.wrong_clean
 
 
 def describe_images(record: Record) -> dict[str, Any] | None:
@@ -136,7 +136,7 @@ def _classes(
     samples: pd.DataFrame, searches: Sequence[_Breaks], named: Callable[[int], str]
 ) -> dict[str, Any] | None:
     """The classes that lose the most images, search by search: each cell a text and a share."""
-    if "label" not in samples or not any((b.by_shift | b.unshifted).any() for b in searches):
+    if "label" not in samples or not any((b.by_shift | b.wrong_clean).any() for b in searches):
         return None
     labels = samples["label"].to_numpy(dtype=np.int64)
     lost = sum(breaks.by_shift.astype(int) for breaks in searches)
@@ -145,11 +145,11 @@ def _classes(
     rows = []
     for label in order[:CLASSES]:
         mine = labels == label
-        cells = [_share(mine & searches[0].unshifted, mine & searches[0].searched)]
+        cells = [_share(mine & searches[0].wrong_clean, mine & searches[0].searched)]
         cells += [_share(mine & b.by_shift, mine & b.searched) for b in searches]
         rows.append([named(int(label)), f"{mine.sum():,}", cells])
     return {
-        "heads": ["class", "images", "wrong unshifted", *(breaks.title for breaks in searches)],
+        "heads": ["class", "images", "wrong clean", *(breaks.title for breaks in searches)],
         "rows": rows,
         "more": len(order) - len(rows),
     }

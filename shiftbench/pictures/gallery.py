@@ -49,7 +49,7 @@ class Exhibit:
     survivor: str  # the model that stays right
     broken: str  # the model that does not
     offset: Offset  # what broke it
-    predictions: tuple[str, str]  # of survivor and broken model, unshifted
+    predictions: tuple[str, str]  # of survivor and broken model, on the clean image
     answer: str  # of the broken model at the offset
     original: Pixels
     shifted: Pixels
@@ -82,7 +82,7 @@ def _geometry(record: Record, margin: int) -> Geometry:
 def _views(
     dataset: ImageSet, index: int, record: Record, attack: str, offset: Offset
 ) -> tuple[Pixels, Pixels]:
-    """The image as the model of `record` saw it, unshifted and at the offset."""
+    """The image as the model of `record` saw it, clean and at the offset."""
     shift = SHIFTS.get(ATTACKS.get(attack.partition("[")[0]).shift)
     far = max(abs(offset.dy), abs(offset.dx))
     margin = shift.margin(Grid(math.ceil(far)))  # none where the view is all that is read
@@ -127,8 +127,8 @@ def _name(classes: Sequence[str], index: int) -> str:
 
 def _choose(rows: pd.DataFrame, radius: str, size: int) -> pd.DataFrame:
     """Some rows, those first that the model lost by the shift and not before it."""
-    lost_unshifted = rows[radius].fillna(0) == 0
-    order = rows.assign(_wrong=lost_unshifted).sort_values(["_wrong", radius, "key"])
+    wrong_clean = rows[radius].fillna(0) == 0
+    order = rows.assign(_wrong=wrong_clean).sort_values(["_wrong", radius, "key"])
     return order.head(size)
 
 
@@ -209,9 +209,9 @@ def build_gallery(
 def _fate(exhibit: Exhibit) -> str:
     """What happened to the broken model, in words."""
     if exhibit.offset == ORIGIN:
-        return f"{exhibit.answer} unshifted"
+        return f"{exhibit.answer} on the clean image"
     place = f"dy {exhibit.offset.dy:.3g}, dx {exhibit.offset.dx:.3g} px"
-    return f"{exhibit.predictions[1]} unshifted, {exhibit.answer} at {place}"
+    return f"{exhibit.predictions[1]} on the clean image, {exhibit.answer} at {place}"
 
 
 def _sides(gallery: Gallery) -> list[tuple[str, int, list[Exhibit]]]:
@@ -278,7 +278,7 @@ def _inline(pixels: Pixels) -> str:
 def _card(exhibit: Exhibit) -> str:
     return (
         '<figure><div class="pair">'
-        f'<img src="{_inline(exhibit.original)}" alt="{escape(exhibit.label)}, unshifted">'
+        f'<img src="{_inline(exhibit.original)}" alt="{escape(exhibit.label)}, clean">'
         f'<img src="{_inline(exhibit.shifted)}" alt="{escape(exhibit.label)}, shifted"></div>'
         f"<figcaption><b>{escape(exhibit.label)}</b> <span>{escape(exhibit.key)}</span>"
         f"<br>{escape(exhibit.survivor)}: {escape(exhibit.predictions[0])} at every shift"
@@ -294,14 +294,10 @@ def gallery_html(gallery: Gallery) -> str:
         for heading, count, exhibits in _sides(gallery)
     )
     about = (
-        f"Attack {gallery.attack}, up to {gallery.max_shift} steps. Left: unshifted. "
+        f"Attack {gallery.attack}, up to {gallery.max_shift} steps. Left: the clean image. "
         "Right: as the model saw it when it was first wrong."
     )
-    template = (
-        resources.files("shiftbench.report.formats.page")
-        .joinpath("gallery.html")
-        .read_text("utf-8")
-    )
+    template = resources.files("shiftbench.pictures").joinpath("gallery.html").read_text("utf-8")
     # The sections go in last, so that no name in them is taken for a place to fill.
     return template.replace("@@ABOUT@@", escape(about)).replace("@@SECTIONS@@", sections)
 

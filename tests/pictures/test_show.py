@@ -12,7 +12,7 @@ from PIL import Image
 
 from shiftbench.errors import DataError, UsageError
 from shiftbench.grid import Offset
-from shiftbench.report.show import (
+from shiftbench.pictures.show import (
     DEFAULT_OFFSETS,
     load_canvas,
     needed_margin,

@@ -1,0 +1,1 @@
+"""Pictures of images: under each kind of shift, and those that tell two models apart."""
