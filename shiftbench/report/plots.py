@@ -33,6 +33,7 @@ from shiftbench.report.axis import ShiftAxis
 from shiftbench.report.overview import Overview, short_name
 from shiftbench.report.table import Table
 from shiftbench.scores import ScoreName
+from shiftbench.shifts import ATTACKS
 
 ENDINGS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
 
@@ -42,9 +43,6 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 Dash = tuple[float, tuple[float, ...]]
 DASHES: tuple[Dash, ...] = ((0, ()), (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 MARKERS = ("o", "s", "^", "D", "P")
-
-# Rows of the figure: shifts a camera makes, as in the paper's figure, then the cyclic grids.
-REALISTIC = ("crop", "bilinear", "lanczos", "camera")
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,9 @@ class Look:
 
 
 def _panel_rows(curves: Sequence[ScoreName]) -> list[list[ScoreName]]:
-    real = [curve for kind in REALISTIC for curve in curves if curve.kind == kind]
+    """Shifts a camera makes, as in the paper's figure, then the cyclic grids."""
+    kinds = [name for name in ATTACKS if ATTACKS.get(name).shift != "cyclic"]
+    real = [curve for kind in kinds for curve in curves if curve.kind == kind]
     rest = [curve for curve in curves if curve not in real]
     return [row for row in (real, rest) if row]
 
