@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from shiftbench.report.plots import Look
+from shiftbench.figures import Look
 
 MARKED = 3  # layers per model: those that break most by themselves
 FLOOR = 1e-5  # smaller errors are drawn here: float32 arithmetic makes such by itself

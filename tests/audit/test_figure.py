@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from shiftbench.audit.figure import FLOOR, depth_figure
-from shiftbench.report.plots import Look
+from shiftbench.figures import Look
 
 
 def table(*rows: tuple[str, bool, str, float | None, float | None]) -> pd.DataFrame:

@@ -15,7 +15,8 @@ from PIL import Image
 from sample_records import make_record, spread, trio, write_record
 
 from shiftbench.errors import UsageError
-from shiftbench.report.plots import Look, curves_figure, heatmap_figure, save_figure
+from shiftbench.figures import Look
+from shiftbench.report.plots import curves_figure, heatmap_figure, save_figure
 from shiftbench.scores import ScoreName, Scores
 from shiftbench_cli.plot import command
 
