@@ -9,7 +9,7 @@ import shiftbench.audit.causes
 import shiftbench.run.store
 from shiftbench_cli.main import COMMANDS
 
-IN_PYTHON = {"run", "train", "verify", "audit", "repair"}
+IN_PYTHON = ("run", "train", "verify", "audit", "repair")
 
 
 @pytest.mark.parametrize("name", IN_PYTHON)
