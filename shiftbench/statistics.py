@@ -98,8 +98,10 @@ class Score:
         return f"{100 * value:.1f}" if self.is_fraction else f"{value:.3g}"
 
 
-def wilson(successes: int, n: int) -> Score:
+def wilson(successes: float, n: int) -> Score:
     """The Wilson score interval of `successes` out of `n`.
+
+    Images that succeed in part may count so: the interval is then on the safe side.
 
     >>> score = wilson(9, 10)
     >>> round(score.low, 3), round(score.high, 3)

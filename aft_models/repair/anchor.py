@@ -21,7 +21,6 @@ class Anchor:
     """Rolls each image until its strongest polyphase component lies at (0, 0)."""
 
     patch: Pair
-    keeps_pixels = True
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images ``(B, C, H, W)``, anchored."""
@@ -55,7 +54,7 @@ def _apply(context: RepairContext, _: int) -> None:
             f"slides windows of {window.extent} pixels by {window.stride}: use aps or canonical"
         )
     what = f"patches of {window.stride} begin at the strongest component"
-    context.move_images("anchor", Anchor(window.stride), what)
+    context.move_images("anchor", Anchor(window.stride), what, keeps_pixels=True)
 
 
 register(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from torch import Tensor, nn
@@ -49,11 +50,7 @@ class ImageMove:
 
     remedy: str  # its name, for errors
     move: Callable[[Tensor], Tensor]  # to images of the same size, or of a smaller one
-
-    @property
-    def keeps_pixels(self) -> bool:
-        """Whether it crops or rolls, so that two views may become the same, bit by bit."""
-        return bool(getattr(self.move, "keeps_pixels", False))
+    keeps_pixels: bool  # it crops or rolls, so that two views may become the same, bit by bit
 
     def __call__(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The positional arguments of the model, the first of them moved."""
@@ -72,8 +69,9 @@ def network_input(model: nn.Module) -> Callable[[Tensor], Tensor] | None:
 
     Equal inputs have equal logits: a search need not predict them again.
     """
-    moves = [hook for hook in model._forward_pre_hooks.values() if isinstance(hook, ImageMove)]
-    if not moves or not all(hook.keeps_pixels for hook in moves):
+    hooks = (hook for hook in model._forward_pre_hooks.values() if isinstance(hook, ImageMove))
+    moves = list(takewhile(lambda hook: hook.keeps_pixels, hooks))
+    if not moves:
         return None
 
     def seen(images: Tensor) -> Tensor:
@@ -114,9 +112,26 @@ class RepairContext:
             if op.kind in kinds:
                 self.left(op.where, f"{op.operator} in the model's own code")
 
-    def move_images(self, remedy: str, move: Callable[[Tensor], Tensor], what: str) -> None:
-        """Puts a function of the images in front of the model, and notes it."""
-        self.model.register_forward_pre_hook(ImageMove(remedy, move))
+    def move_images(
+        self,
+        remedy: str,
+        move: Callable[[Tensor], Tensor],
+        what: str,
+        *,
+        keeps_pixels: bool = False,
+        first: bool = False,
+    ) -> None:
+        """Puts a function of the images in front of the model, and notes it.
+
+        Args:
+            remedy: Its name.
+            move: From images to images.
+            what: What the report says.
+            keeps_pixels: Whether it only crops or rolls: a search then predicts equal results once.
+            first: Before the moves of other remedies, not after them.
+        """
+        hook = ImageMove(remedy, move, keeps_pixels)
+        self.model.register_forward_pre_hook(hook, prepend=first)
         self.changed("", self.model, what)
 
     def covers_map(self, name: str, window: Window) -> bool:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from aft_models.errors import AftModelsError
-from aft_models.repair.context import ImageMove, RepairContext
+from aft_models.repair.context import RepairContext
 from aft_models.repair.phases import Phase, window_each
 from aft_models.repair.remedy import Number, Remedy, register
 from aft_models.repair.window import Pair, map_size
@@ -36,12 +35,17 @@ class Select:
 
     margin: int  # m
     size: Pair  # what the network itself takes
-    keeps_pixels = True
 
     def __call__(self, images: Tensor) -> Tensor:
         """``(B, C, H, W)`` to ``(B, C, H - 2 m, W - 2 m)``."""
-        rows, columns = self.place(images).unbind(1)
         height, width = (side - 2 * self.margin for side in map_size(images))
+        if map_size(images) == self.size:
+            raise AftModelsError(
+                f"select:{self.margin} takes images of {images.shape[2] + 2 * self.margin} x "
+                f"{images.shape[3] + 2 * self.margin} pixels, of which the network sees "
+                f"{images.shape[2]} x {images.shape[3]}: got the latter"
+            )
+        rows, columns = self.place(images).unbind(1)
         return window_each(images, rows, columns, (height, width))
 
     @torch.no_grad()
@@ -81,30 +85,11 @@ def _gaussian(sigma: float, radius: int) -> Tensor:
     return torch.tensor(weights, dtype=torch.float64) / math.fsum(weights)
 
 
-class CropHook(ImageMove):
-    """Selects a crop, and lets training show the network images of its own size as they are."""
-
-    move: Select
-
-    def __call__(self, model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """See :class:`aft_models.repair.context.ImageMove`."""
-        if inputs and isinstance(inputs[0], Tensor) and inputs[0].shape[2:] == self.move.size:
-            if model.training:
-                return inputs
-            (height, width), margin = self.move.size, self.move.margin
-            raise AftModelsError(
-                f"select:{margin} takes images of {height + 2 * margin} x {width + 2 * margin} "
-                f"pixels, of which the network sees {height} x {width}: got {height} x {width}"
-            )
-        return super().__call__(model, inputs)
-
-
 def _apply(context: RepairContext, margin: int) -> None:
-    hook = CropHook("select", Select(margin, context.size))
-    context.model.register_forward_pre_hook(hook, prepend=True)  # the others move what it selects
     context.view_margin = margin
     what = f"the content chooses one of {2 * margin + 1} x {2 * margin + 1} crops of a wider view"
-    context.changed("", context.model, what)
+    select = Select(margin, context.size)
+    context.move_images("select", select, what, keeps_pixels=True, first=True)
 
 
 register(

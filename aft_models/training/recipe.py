@@ -167,7 +167,8 @@ class Recipe:
             yield (
                 room >= self.shift,
                 "canvas",
-                f"`shift` {self.shift} px or more larger than the windows of {self.canvas - room}",
+                f"`shift` {self.shift} px or more larger than the windows of {self.canvas - room} "
+                "(a smaller shift or zoom needs less)",
             )
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from aft_models import PRESETS
 from aft_models.classifier import load_backbone
+from aft_models.repair import parse
 from aft_models.training import loop
 from aft_models.training.checkpoint import Identity
 from aft_models.training.device import DeviceConfig
@@ -124,6 +125,12 @@ def train(
         UsageError: The request contradicts itself.
     """
     output, main = Path(output), processes.is_main
+    model, selects = _without_view(model)
+    if selects and main and notice is not None:
+        notice(
+            f"{selects} learns nothing: {model} is trained, and --checkpoint gives its weights to "
+            f"{model}+{selects}"
+        )
     architecture = _check(model, tag, pretrained, checkpoint)
     if isinstance(recipe, str):
         recipe = get_recipe(recipe)
@@ -200,8 +207,17 @@ def train(
             images=scores.counts,
         )
     row = outcome.rows[-1]
-    final = {name: wilson(round(row[name] * n), n) for name, n in scores.counts.items()}
+    final = {name: wilson(row[name] * n, n) for name, n in scores.counts.items()}
     return Trained(folder, outcome.rows, final)
+
+
+def _without_view(model: str) -> tuple[str, str]:
+    """A model's name without the remedy that chooses what its network sees, and that remedy."""
+    plain, remedies = split_remedies(model)
+    specs = parse(remedies) if remedies else ()
+    views = [str(spec) for spec in specs if spec.remedy.group == "view"]
+    rest = [str(spec) for spec in specs if spec.remedy.group != "view"]
+    return "+".join([plain, *rest]) if views else model, "+".join(views)
 
 
 def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path | None) -> str:

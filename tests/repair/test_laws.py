@@ -150,6 +150,20 @@ def test_exported_models_answer_alike(remedy: str, image: Tensor) -> None:
         torch.testing.assert_close(got, model(batch), rtol=1e-4, atol=1e-5)
 
 
+def test_odd_maps_give_numbers(remedy: str) -> None:
+    """Residual networks of timm pool maps of odd sides with windows that are partly empty."""
+    torch.manual_seed(0)
+    pool = nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False)
+    convs = nn.Conv2d(3, 4, 4, 4), nn.Conv2d(4, 4, 3, padding=1)
+    model = nn.Sequential(*convs, pool, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    repaired = repair(model, remedy, image=torch.randn(1, 3, 28, 28)).train()
+    side = 28 + 2 * view_margin(repaired)
+    images = torch.randn(2, 3, side, side, requires_grad=True)
+    repaired(images).square().sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in repaired.parameters() if p.grad is not None)
+    assert torch.isfinite(repaired.eval()(images)).all()
+
+
 # The registry
 
 

@@ -10,8 +10,9 @@ from shifted_models import scene
 from torch import Tensor, nn
 
 from aft_models import AftModelsError, repair
+from aft_models.onnx import export_onnx
 from aft_models.preprocessing import Preprocessing
-from aft_models.repair import view_margin
+from aft_models.repair import network_input, view_margin
 from aft_models.repair.anchor import Anchor
 from aft_models.repair.canonical import Canonical
 from aft_models.repair.select import Select
@@ -36,7 +37,9 @@ def crop(canvas: Tensor, dy: int, dx: int, side: int) -> Tensor:
 MOVES = [(0, 0), (1, 0), (0, -2), (3, 3), (-3, 2)]
 
 
-@pytest.mark.parametrize("others", [[], ["vote"], ["circular", "aps"], ["canonical"]])
+@pytest.mark.parametrize(
+    "others", [[], ["vote"], ["circular", "aps"], ["canonical"], ["af"], ["blurpool"]]
+)
 def test_a_move_that_keeps_the_winner_inside_changes_no_bit(others: list[str]) -> None:
     model = repair(Residual(), *others, "select:6").eval()
     choose, canvas = Select(6, (224, 224)), scene(72, 72, count=64).float()
@@ -81,9 +84,27 @@ def test_a_network_of_one_size_takes_the_wider_view_only() -> None:
     assert model.eval()(torch.zeros(1, 3, 40, 40)).shape == (1, 10)
     with pytest.raises(AftModelsError, match="takes images of 40 x 40 pixels, of which the netw"):
         model(torch.zeros(1, 3, 32, 32))
-    assert model.train()(torch.zeros(2, 3, 32, 32)).shape == (2, 10), "training may show it as is"
     with pytest.raises(AftModelsError, match="leaves too few: use a smaller number"):
         model(torch.zeros(1, 3, 8, 8))
+
+
+def test_exported_models_choose_the_same_crops() -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
+    model = repair(nn.Sequential(nn.Flatten()), "select:6", image=torch.zeros(1, 3, 24, 24))
+    session = runtime.InferenceSession(export_onnx(model.eval(), (3, 36, 36)))
+    images = scene(36, 36, count=64).float()
+    (crops,) = session.run(None, {"images": images.numpy()})
+    assert torch.equal(torch.from_numpy(crops), model(images))
+
+
+def test_what_reaches_the_network_ends_where_pixels_are_computed() -> None:
+    """A search may predict equal crops once, whatever else is done to them afterwards."""
+    images = scene(40, 40, count=4).float()
+    for others in ([], ["vote"], ["circular", "aps"]):
+        seen = network_input(repair(Residual(), *others, "select:4"))
+        assert seen is not None
+        assert torch.equal(seen(images), Select(4, (224, 224))(images))
+    assert network_input(repair(Residual(), "vote")) is None
 
 
 @pytest.mark.parametrize("number", ["0", "65", "-1"])

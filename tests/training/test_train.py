@@ -74,11 +74,30 @@ def test_python_does_what_the_command_does(place: Path) -> None:
     )
     assert {"accuracy", "agreement_crop"} <= result.scores.keys()
     assert result.scores["agreement_crop"].n == 6
+    for name, score in result.scores.items():
+        assert score.value == pytest.approx(result.rows[-1][name])
     assert result.rows[-1]["consistency_loss"] == pytest.approx(seen[-1].consistency_loss)
     assert lines == []
     loaded = load_model(f"{place / 'net.py'}:build", checkpoint=result.folder)
     assert loaded.class_names == ("a", "b", "c")
     assert (place / "steady" / "log.csv").is_file()
+
+
+def test_what_selects_a_crop_is_left_to_the_weights_of_the_rest(place: Path) -> None:
+    net, lines = f"{place / 'net.py'}:build", []
+    result = train(
+        place,
+        f"folder:{place}/photos",
+        "steady",
+        *("epochs=1", "shift=1", "zoom=1,1"),
+        model=f"{net}+select:1+circular",
+        split="train",
+        notice=lines.append,
+    )
+    assert "select:1 learns nothing" in lines[0]
+    loaded = load_model(f"{net}+circular+select:1", checkpoint=result.folder)
+    assert loaded.preprocessing.input_size == 26
+    assert loaded(torch.rand(1, 3, 26, 26)).shape == (1, 3)
 
 
 def test_photographs_without_classes_teach_and_recalibrate(place: Path, trained: Path) -> None:
