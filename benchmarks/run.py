@@ -14,18 +14,17 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import torch
 
 from shiftbench.data import Scenes
-from shiftbench.metrics.consistency import CONSISTENCIES, compare_views
-from shiftbench.metrics.predictions import predict_clean
-from shiftbench.metrics.search import search
+from shiftbench.metrics import plan_metric
+from shiftbench.metrics.base import PASSES, ImageBatch
 from shiftbench.models import Classifier, load_model
 from shiftbench.preprocessing import normalize
 from shiftbench.run.job import Settings
 from shiftbench.run.runner import Execution, run
-from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.attacks import ATTACKS
 
 LIMIT = 1.10  # seconds of the command per second of the bare search
 
@@ -39,35 +38,14 @@ def bare(
     pixels = dataset.render(range(len(dataset)), recipe.input_size, margin)
     canvas = normalize(pixels, recipe.mean, recipe.std)
     began = time.perf_counter()
-    with torch.no_grad():
-        kinds = [name for name in SHIFTS if not SHIFTS.get(name).rendered]
-        views = {name: SHIFTS.get(name).views(canvas, margin) for name in kinds}
-        count = len(dataset)
-        first = predict_clean(classifier, views["crop"], count, batch_size=batch_size)
-        passes = count
-        for attack in settings.attacks:
-            trace = search(
-                classifier,
-                views[ATTACKS.get(attack).shift],
-                dataset.labels,
-                ATTACKS.get(attack).grid(settings.max_shift),
-                batch_size=batch_size,
-                clean=first,
-            )
-            passes += trace.forward_passes
-        for name in settings.consistency:
-            kind = CONSISTENCIES.get(name)
-            span = kind.span(recipe.input_size, round(recipe.input_size * 256 / 224))
-            compared = compare_views(
-                classifier,
-                views[kind.shift],
-                dataset.keys,
-                kind,
-                span=span,
-                batch_size=batch_size,
-                clean=first,
-            )
-            passes += count * compared.passes
+    labels = np.asarray(dataset.labels)
+    batch = ImageBatch.predict(
+        classifier, canvas, margin, dataset.keys, labels, batch_size=batch_size
+    )
+    nothing = pd.DataFrame(index=range(len(dataset)))
+    sizes = {"view": recipe.input_size, "resize": round(recipe.input_size * 256 / 224)}
+    metrics = [plan_metric(text, settings, **sizes) for text in settings.metric_texts()]
+    passes = sum(int(metric.measure(batch, nothing)[PASSES].sum()) for metric in metrics)
     return time.perf_counter() - began, passes
 
 

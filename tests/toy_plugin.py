@@ -20,7 +20,7 @@ from aft_models.repair import Remedy, RepairContext, register
 from shiftbench.data import DATA_SOURCES, DataRequest, DataSource, ImageSet
 from shiftbench.grid import Grid, Offset
 from shiftbench.logs import LOGS, Sink
-from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, ImageBatch, Metric, column
+from shiftbench.metrics.base import METRICS, NEAR_TIE_COLUMN, PASSES, ImageBatch, Metric, column
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
 from shiftbench.models.source import SOURCES as MODEL_SOURCES
@@ -95,7 +95,7 @@ class Brightness(Metric):
 
     def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
         sure = batch.clean.probability(batch.clean.prediction)
-        return pd.DataFrame({"sureness": sure, NEAR_TIE: False, PASSES: 0})
+        return pd.DataFrame({"sureness": sure, NEAR_TIE_COLUMN: False, PASSES: 0})
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         return {ScoreName("sureness"): column(rows, "sureness")}

@@ -83,6 +83,11 @@ def balanced(keys: Sequence[str], labels: Sequence[int], limit: int, seed: int) 
     """
     if limit < 1:
         raise UsageError(f"a limit must leave at least 1 image, got {limit}")
+    return sorted(in_turn(keys, labels, seed)[:limit])
+
+
+def in_turn(keys: Sequence[str], labels: Sequence[int], seed: int) -> list[int]:
+    """Every image in the order in which a growing limit takes them."""
 
     def order(text: str) -> bytes:
         return hashlib.sha256(f"{seed}/{text}".encode()).digest()
@@ -94,4 +99,4 @@ def balanced(keys: Sequence[str], labels: Sequence[int], limit: int, seed: int) 
     for label, members in by_class.items():
         queue = sorted(members, key=lambda index: order(keys[index]))
         turns += [(turn, order(f"class {label}"), index) for turn, index in enumerate(queue)]
-    return sorted(index for _, _, index in sorted(turns)[:limit])
+    return [index for _, _, index in sorted(turns)]

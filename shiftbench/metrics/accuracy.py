@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, ImageBatch, Metric, column
+from shiftbench.metrics.base import METRICS, NEAR_TIE_COLUMN, PASSES, ImageBatch, Metric, column
 from shiftbench.scores import ACCURACY, ScoreName
 
 
@@ -31,7 +31,7 @@ class Accuracy(Metric):
                 "label": batch.labels,
                 "prediction": batch.clean.prediction,
                 "margin": batch.clean.logit_margin(batch.labels),
-                NEAR_TIE: batch.clean.near_tie,
+                NEAR_TIE_COLUMN: batch.clean.near_tie,
                 PASSES: 1,
             }
         )

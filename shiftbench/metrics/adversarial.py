@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shiftbench.grid import Grid, Offset
 from shiftbench.metrics.base import (
     METRICS,
-    NEAR_TIE,
+    NEAR_TIE_COLUMN,
     PASSES,
     ImageBatch,
     Metric,
@@ -127,12 +127,15 @@ class Adversarial(Metric):
             return self.grid == other.grid and self.mode.samples >= other.mode.samples
         return self.grid.radius >= other.grid.radius and _detail(self.mode) >= _detail(other.mode)
 
+    @property
+    def amount(self) -> int:
+        """The rings."""
+        return self.grid.radius
+
     def answered(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
         """Images that are broken, or searched as far as the grid goes."""
-        searched_radius = column(rows, self._of("reach"))
         broken = column(rows, self._of("broken_radius")) <= self.grid.radius
-        done: NDArray[np.bool_] = (searched_radius >= self.grid.radius) | broken
-        return done
+        return super().answered(rows) | broken
 
     def as_asked(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Searched exactly as far as the grid goes: what lies beyond is unknown here.
@@ -145,10 +148,6 @@ class Adversarial(Metric):
             rows.loc[beyond, [self._of(word) for word in TRACE]] = pd.NA
         rows[self._of("reach")] = pd.array([self.grid.radius] * len(rows), dtype="Int64")
         return rows
-
-    def extent(self, rows: pd.DataFrame) -> NDArray[np.float64]:
-        """How many rings were searched."""
-        return column(rows, self._of("reach"))
 
     def as_measured(self, rows: pd.DataFrame) -> Adversarial:
         """The grid and the mode of the rows."""
@@ -214,7 +213,7 @@ class Adversarial(Metric):
         if trace.correct is not None:
             rows[self._of("bitmap")] = [row.tobytes() for row in np.packbits(trace.correct, 1)]
             rows[self._of("worst_margin")] = trace.worst_margin
-        return rows.assign(**{NEAR_TIE: trace.near_tie, PASSES: trace.passes})
+        return rows.assign(**{NEAR_TIE_COLUMN: trace.near_tie, PASSES: trace.passes})
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """For every ring, 1 where an image is correct at every offset up to it."""

@@ -16,7 +16,7 @@ from shiftbench.errors import UsageError
 from shiftbench.grid import Offset
 from shiftbench.metrics.base import (
     METRICS,
-    NEAR_TIE,
+    NEAR_TIE_COLUMN,
     PASSES,
     ImageBatch,
     Metric,
@@ -101,7 +101,7 @@ class Agreement(Metric):
         return pd.DataFrame(
             {
                 self.columns[0]: (predictions == predictions[0]).all(0),
-                NEAR_TIE: np.any([answer.near_tie for answer in answers], axis=0),
+                NEAR_TIE_COLUMN: np.any([answer.near_tie for answer in answers], axis=0),
                 PASSES: self.views,
             }
         )

@@ -29,7 +29,7 @@ from shiftbench.shifts.base import Scene, Views
 from shiftbench.statistics import FRACTION, Score, mean_score
 
 KEY = "key"  # names the image of a row
-NEAR_TIE, PASSES = "near_tie", "passes"  # columns of every metric's rows, besides its own
+NEAR_TIE_COLUMN, PASSES = "near_tie", "passes"  # columns of every metric's rows, besides its own
 
 
 @dataclass(frozen=True)
@@ -191,10 +191,18 @@ class Metric(ABC):
         """Whether it says all that a metric of another series says."""
         return False
 
+    @property
+    def amount(self) -> int | None:
+        """How much it measures of an image, in the unit of its first column; None: all or nothing.
+
+        Draws, or rings of a grid: a later run may ask for more of them.
+        """
+        return None
+
     def answered(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
         """Which rows say at least what this metric asks."""
-        first = self.columns[0]
-        return rows[first].notna().to_numpy() if first in rows else np.zeros(len(rows), dtype=bool)
+        measured = column(rows, self.columns[0])
+        return ~np.isnan(measured) if self.amount is None else measured >= self.amount
 
     def as_asked(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows that answer, reduced to exactly what this metric asks.
@@ -203,10 +211,6 @@ class Metric(ABC):
         is an accident, so that more must not enter the record.
         """
         return rows[self.answered(rows)]
-
-    def extent(self, rows: pd.DataFrame) -> NDArray[np.float64]:
-        """How much was measured of each image, where a metric may measure more or less of it."""
-        return np.zeros(len(rows))
 
     def as_measured(self, rows: pd.DataFrame) -> Self:
         """The metric that a table of images shows, which may be more than this one asks for."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.metrics.base import (
     METRICS,
-    NEAR_TIE,
+    NEAR_TIE_COLUMN,
     PASSES,
     ImageBatch,
     Metric,
@@ -22,11 +21,9 @@ from shiftbench.metrics.base import (
     column,
 )
 from shiftbench.metrics.draws import keyed_integers
-from shiftbench.metrics.predictions import Model, Predictions, predict_at, predict_clean
+from shiftbench.metrics.predictions import Predictions, predict_at
 from shiftbench.registry import Registry
 from shiftbench.scores import ScoreName
-from shiftbench.shifts.base import Views
-from shiftbench.statistics import Score, mean_score
 
 FAMILY, CHANGE = "consistency", "change"
 MAX_SPAN = 32  # pixels: the random shifts of the paper
@@ -110,76 +107,6 @@ for _kind in (
 
 
 @dataclass(frozen=True)
-class ComparedViews:
-    """The predictions at two views of each image, compared.
-
-    >>> agree = np.array([[True, True], [True, False]])
-    >>> ComparedViews(agree, np.zeros((2, 2)), np.zeros(2, dtype=bool), passes=2).score.value
-    0.75
-    """
-
-    consistent: NDArray[np.bool_]  # (images, draws): the same class at both views
-    change: NDArray[np.float64]  # (images, draws): |change| of the first class's probability
-    near_tie: NDArray[np.bool_]  # (images,): rounding may have decided a prediction
-    passes: int  # per image
-
-    @property
-    def score(self) -> Score:
-        """The fraction of draws that agree; the interval treats images as the units."""
-        return mean_score(self.consistent.mean(1))
-
-
-def compare_views(
-    model: Model,
-    views: Views,
-    keys: Sequence[str],
-    kind: ConsistencyKind,
-    *,
-    span: int,
-    batch_size: int,
-    repeats: int | range = 1,
-    seed: int = 0,
-    clean: Predictions | None = None,
-) -> ComparedViews:
-    """Compares the predictions at two views of each image, whether or not they are right.
-
-    Args:
-        model: Maps images (B, C, H, W) to logits (B, classes).
-        views: The images, prepared by `kind.shift`.
-        keys: A stable name per image; its draws follow from it.
-        kind: How the two views are drawn; an entry of `CONSISTENCIES`.
-        span: How far draws go: `kind.span(...)`.
-        batch_size: How many images the model sees at once.
-        repeats: How many draws per image, or which: `range(3, 5)` are the fourth and the fifth.
-        seed: Another seed, other draws.
-        clean: The predictions at (0, 0) when they are known already. Kinds whose first view is
-            drawn as well (`crop`) do not use them.
-    """
-    draws = range(repeats) if isinstance(repeats, int) else repeats
-    if not draws:
-        raise UsageError(f"expected 1 or more repeats, got {repeats}")
-    agree, change, near_tie, passes = [], [], np.zeros(len(keys), dtype=bool), 0
-    if kind.from_origin and clean is None:
-        clean = predict_clean(model, views, len(keys), batch_size=batch_size)
-        passes += 1
-    for repeat in draws:
-        pairs = [kind.pair(key, span, seed=seed, repeat=repeat) for key in keys]
-        if kind.from_origin:
-            assert clean is not None
-            first = clean
-        else:
-            first = predict_at(model, views, [pair.first for pair in pairs], batch_size=batch_size)
-            passes += 1
-        second = predict_at(model, views, [pair.second for pair in pairs], batch_size=batch_size)
-        passes += 1
-        predicted = first.prediction
-        agree.append(second.prediction == predicted)
-        change.append(np.abs(second.probability(predicted) - first.probability(predicted)))
-        near_tie |= first.near_tie | second.near_tie
-    return ComparedViews(np.stack(agree, 1), np.stack(change, 1), near_tie, passes)
-
-
-@dataclass(frozen=True)
 class Consistency(Metric):
     """Agreement at two random views, and how much the first class's probability changes.
 
@@ -232,19 +159,15 @@ class Consistency(Metric):
         left = self.repeats * len(before) - int(np.nansum(column(before, self._of("draws"))))
         return left * (1 if self.kind.from_origin else 2)
 
-    def answered(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
-        """Images with at least as many draws."""
-        enough: NDArray[np.bool_] = column(rows, self._of("draws")) >= self.repeats
-        return enough
+    @property
+    def amount(self) -> int:
+        """The draws."""
+        return self.repeats
 
     def as_asked(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Images with exactly as many draws: a sum of more cannot be taken apart."""
         exact: pd.DataFrame = rows.loc[column(rows, self._of("draws")) == self.repeats]
         return exact
-
-    def extent(self, rows: pd.DataFrame) -> NDArray[np.float64]:
-        """How many draws there were."""
-        return column(rows, self._of("draws"))
 
     def as_measured(self, rows: pd.DataFrame) -> Consistency:
         """As many draws as every image has."""
@@ -253,35 +176,40 @@ class Consistency(Metric):
 
     def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
         """Draws and compares; the draws that are there already are kept."""
-        draws = np.nan_to_num(column(before, self._of("draws"))).astype(np.int64)
+        draws = np.nan_to_num(column(before, self._of("draws")))
         agreed = np.nan_to_num(column(before, self._of("agreed")))
         change = np.nan_to_num(column(before, self._of("change"))) * draws
         near_tie, passes = np.zeros(len(draws), dtype=bool), np.zeros(len(draws), dtype=np.int64)
-        for start in np.unique(draws):  # images that have as many draws go on together
-            rows = np.flatnonzero(draws == start)
-            part = batch.take(rows.tolist())
-            compared = compare_views(
-                part.model,
-                part.views(self.kind.shift),
-                part.keys,
-                self.kind,
-                span=self.span,
-                batch_size=part.batch_size,
-                repeats=range(int(start), self.repeats),
-                seed=self.seed,
-                clean=part.clean,
+        views, kind = batch.views(self.kind.shift), self.kind
+
+        def predict(rows: NDArray[np.int64], offsets: list[Offset]) -> Predictions:
+            passes[rows] += 1
+            size = batch.batch_size
+            return predict_at(batch.model, views, offsets, rows=rows.tolist(), batch_size=size)
+
+        for repeat in range(int(draws.min()), self.repeats):
+            rows = np.flatnonzero(draws <= repeat)
+            drawn = [
+                kind.pair(batch.keys[row], self.span, seed=self.seed, repeat=repeat)
+                for row in rows.tolist()
+            ]
+            first = (
+                batch.clean.take(rows)
+                if kind.from_origin
+                else predict(rows, [pair.first for pair in drawn])
             )
-            agreed[rows] += compared.consistent.sum(1)
-            change[rows] += compared.change.sum(1)
-            near_tie[rows] = compared.near_tie
-            passes[rows] = compared.passes
+            second = predict(rows, [pair.second for pair in drawn])
+            predicted = first.prediction
+            agreed[rows] += second.prediction == predicted
+            change[rows] += np.abs(second.probability(predicted) - first.probability(predicted))
+            near_tie[rows] |= first.near_tie | second.near_tie
         return pd.DataFrame(
             {
                 self._of("consistent"): agreed == self.repeats,
                 self._of("agreed"): agreed.astype(np.int64),
                 self._of("draws"): self.repeats,
                 self._of("change"): change / self.repeats,
-                NEAR_TIE: near_tie,
+                NEAR_TIE_COLUMN: near_tie,
                 PASSES: passes,
             }
         )
@@ -297,10 +225,6 @@ class Consistency(Metric):
     def lower_is_better(self, name: ScoreName) -> bool:
         """A probability should not change."""
         return name.family == CHANGE
-
-    def conditions(self) -> dict[str, Any]:
-        """The same draws: views of other sizes are shifted by other distances."""
-        return {"span": self.span, "repeats": self.repeats, "seed": self.seed}
 
     def contradictions(self, rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
         """More agreement than draws, or a change that is no difference of probabilities."""

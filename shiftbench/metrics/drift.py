@@ -19,7 +19,7 @@ from shiftbench.errors import UsageError
 from shiftbench.grid import Grid
 from shiftbench.metrics.base import (
     METRICS,
-    NEAR_TIE,
+    NEAR_TIE_COLUMN,
     PASSES,
     ImageBatch,
     Metric,
@@ -113,7 +113,7 @@ class Drift(Metric):
             {
                 self.columns[0]: largest.numpy(),
                 self.columns[1]: packed,
-                NEAR_TIE: False,  # no class is chosen
+                NEAR_TIE_COLUMN: False,  # no class is chosen
                 PASSES: len(self._grid),
             }
         )

@@ -18,7 +18,7 @@ from torch import Tensor
 from shiftbench.grid import Offset
 from shiftbench.metrics.base import (
     METRICS,
-    NEAR_TIE,
+    NEAR_TIE_COLUMN,
     PASSES,
     ImageBatch,
     Metric,
@@ -87,7 +87,7 @@ class Flip(Metric):
             {
                 "flips": changes / steps,
                 "top5_distance": distance / steps,
-                NEAR_TIE: near_tie,
+                NEAR_TIE_COLUMN: near_tie,
                 PASSES: steps + 1,
             }
         )

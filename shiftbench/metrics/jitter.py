@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from shiftbench.grid import Offset
-from shiftbench.metrics.base import METRICS, NEAR_TIE, PASSES, ImageBatch, Metric, column
+from shiftbench.metrics.base import METRICS, NEAR_TIE_COLUMN, PASSES, ImageBatch, Metric, column
 from shiftbench.metrics.predictions import predict_at
 from shiftbench.scores import ScoreName
 
@@ -61,7 +61,7 @@ class Jitter(Metric):
             {
                 "jitter_logit": logits.var(0, correction=0).numpy(),
                 "jitter_probability": probabilities.var(0),
-                NEAR_TIE: False,  # no class is chosen
+                NEAR_TIE_COLUMN: False,  # no class is chosen
                 PASSES: len(STEPS),
             }
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -108,13 +108,22 @@ def assemble(views: Views, offsets: Sequence[Offset], rows: Sequence[int]) -> Te
 
 
 def predict_at(
-    model: Model, views: Views, offsets: Sequence[Offset], *, batch_size: int
+    model: Model,
+    views: Views,
+    offsets: Sequence[Offset],
+    *,
+    batch_size: int,
+    rows: Sequence[int] | None = None,
 ) -> Predictions:
-    """What the model says about every image of a batch, image i seen at `offsets[i]`."""
+    """What the model says about images `rows`, by default all, the i-th seen at `offsets[i]`."""
     check_batch_size(batch_size)
+    images = range(len(offsets)) if rows is None else rows
     parts = [
-        predict(model, assemble(views, offsets[chunk.start : chunk.stop], chunk))
-        for chunk in _chunks(len(offsets), batch_size)
+        predict(
+            model,
+            assemble(views, offsets[i : i + batch_size], images[i : i + batch_size]),
+        )
+        for i in range(0, len(offsets), batch_size)
     ]
     if not parts:
         raise no_images()
@@ -191,8 +200,3 @@ def check_labels(labels: NDArray[np.int64], classes: int) -> None:
             f"the model knows {classes} classes, so labels must lie in 0..{classes - 1}, but "
             f"label {labels.max()} occurs. Use a model trained on the classes of these images"
         )
-
-
-def _chunks(count: int, size: int) -> Iterator[range]:
-    for start in range(0, count, size):
-        yield range(start, min(start + size, count))

@@ -21,7 +21,7 @@ import pandas as pd
 
 from shiftbench.errors import RecordError
 from shiftbench.files import write_atomic
-from shiftbench.metrics.base import NEAR_TIE, Metric, score_rows
+from shiftbench.metrics.base import NEAR_TIE_COLUMN, Metric, score_rows
 from shiftbench.records.record import (
     KEY,
     RECORD_FILE,
@@ -55,7 +55,9 @@ def contradictions(record: Record) -> list[str]:
         samples = record.samples()
     except RecordError as error:
         return [str(error)]
-    lacking = [name for name in (KEY, "label", "prediction", NEAR_TIE) if name not in samples]
+    lacking = [
+        name for name in (KEY, "label", "prediction", NEAR_TIE_COLUMN) if name not in samples
+    ]
     if lacking:
         return [f"the samples have no column {', '.join(lacking)}"]
     problems = _about_images(record, samples)
@@ -161,7 +163,7 @@ def differing(record: Record, again: Record) -> list[str]:
     """
     ours, theirs = record.outcomes(), again.outcomes()
     samples = again.samples().set_index(KEY)
-    tied = set(samples.index[samples[NEAR_TIE].astype(bool)])
+    tied = set(samples.index[samples[NEAR_TIE_COLUMN].astype(bool)])
     if len(tied) > max(MOST_TIES * len(samples), 1):
         return [
             f"rounding may decide {len(tied)} of {len(samples)} images that were measured again, "

@@ -62,13 +62,25 @@ class Group(Processes):
             return [value]
         self._rounds[0] += 1
         names = [f"{self._rounds[0]}/{rank}" for rank in range(self.count)]
-        try:
+        with _reached():
             self.store.set(names[self.rank], base64.b64encode(pickle.dumps(value)).decode())
             for rank, name in enumerate(names):
                 self._wait_for(name, rank)
             return [pickle.loads(base64.b64decode(self.store.get(name))) for name in names]
-        except (RuntimeError, ConnectionError) as error:  # the store lived in a process that died
-            raise _lost("the first process") from error
+
+    def publish(self, name: str, text: str) -> None:
+        """Shows a text to the others under a name, which only the latest text has."""
+        assert self.store is not None
+        with _reached():
+            self.store.set(f"{name}/{self.rank}", text)
+
+    def published(self, name: str) -> list[str]:
+        """What the other processes show under a name, as far as they do."""
+        store = self.store
+        assert store is not None
+        others = [f"{name}/{rank}" for rank in range(self.count) if rank != self.rank]
+        with _reached():
+            return [store.get(other).decode() for other in others if store.check([other])]
 
     def _wait_for(self, name: str, rank: int) -> None:
         assert self.store is not None
@@ -106,6 +118,15 @@ def _lost(who: str) -> ShiftbenchError:
         f"{who} of the run has died or cannot be reached: finished parts are kept; run the same "
         "command to continue"
     )
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Says in a sentence that the process in which the store lived has died."""
+    try:
+        yield
+    except (RuntimeError, ConnectionError) as error:
+        raise _lost("the first process") from error
 
 
 def _show_life(store: Store, rank: int, stop: threading.Event) -> None:

@@ -67,16 +67,12 @@ class GroupProgress:
         self._mine[progress.metric] = {**counts, "left": left}
         if time.monotonic() - self._exchanged > INTERVAL or not left:
             self._exchanged = time.monotonic()
-            assert self.group.store is not None
-            self.group.store.set(f"progress/{self.group.rank}", json.dumps(self._mine))
+            self.group.publish("progress", json.dumps(self._mine))
 
     def _with_others(self, progress: Progress) -> Progress:
-        assert self.group.store is not None
         if time.monotonic() - self._exchanged > INTERVAL:
             self._exchanged = time.monotonic()
-            names = [f"progress/{rank}" for rank in range(1, self.group.count)]
-            there = [name for name in names if self.group.store.check([name])]
-            self._others = [json.loads(self.group.store.get(name)) for name in there]
+            self._others = [json.loads(text) for text in self.group.published("progress")]
         for counts in (
             other[progress.metric] for other in self._others if progress.metric in other
         ):

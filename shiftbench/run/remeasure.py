@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import secrets
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
 
-from shiftbench.data import ImageSet, RenderedSet, balanced, load_dataset, relabeled
-from shiftbench.errors import UsageError
+from shiftbench.data import ImageSet, RenderedSet, load_dataset, relabeled
+from shiftbench.data.subset import in_turn
+from shiftbench.errors import DataError, UsageError
 from shiftbench.metrics.base import KEY
 from shiftbench.models import load_model, name_models
 from shiftbench.models.classifier import Classifier
@@ -21,6 +23,7 @@ from shiftbench.run.engine import Engine, choose_device, float32_arithmetic
 from shiftbench.run.job import Job, describe_data
 from shiftbench.run.runner import Execution, measure
 from shiftbench.run.store import Store
+from shiftbench.scores import ACCURACY
 
 
 @dataclass(frozen=True)
@@ -147,16 +150,38 @@ def disagreements(record: Record, job: Job) -> list[str]:
         for what, (theirs, ours) in pairs.items()
         if theirs != ours
     ]
-    if problems or record.data.skipped:
-        return problems
-    limit, seed = record.settings.get("limit"), record.settings.get("seed", 0)
-    data = job.dataset
-    chosen = range(len(data)) if limit is None else balanced(data.keys, data.labels, limit, seed)
-    if {data.keys[i] for i in chosen} != set(record.samples()[KEY]):
-        problems.append(
-            f"the record has {record.data.images} images, but not the {len(chosen)} that "
-            f"{'the whole split' if limit is None else f'a limit of {limit}'} has"
-        )
+    return problems or _picked_images(record, job.dataset)
+
+
+def _picked_images(record: Record, dataset: ImageSet) -> list[str]:
+    """Scores whose images were picked: a limit takes them in turn, and leaves out unreadable ones.
+
+    A score that leaves out images which a model gets wrong follows from its samples all the same.
+    """
+    number = {key: i for i, key in enumerate(dataset.keys)}
+    seed, limit = record.settings.get("seed", 0), record.settings.get("limit")
+    order = [dataset.keys[i] for i in in_turn(dataset.keys, dataset.labels, seed)]
+    place = {key: i for i, key in enumerate(order)}
+
+    @cache
+    def is_readable(key: str) -> bool:
+        try:
+            dataset.image(number[key])
+        except DataError:
+            return False
+        return True
+
+    problems = []
+    for name, outcomes in record.outcomes().items():
+        keys = set(outcomes.index)
+        last = max((place.get(key, len(order)) for key in keys), default=-1)
+        due = order[:limit] if name == ACCURACY else order[: last + 1]
+        left_out = next((key for key in due if key not in keys and is_readable(key)), None)
+        if left_out is not None or not keys.issubset(due):
+            problems.append(
+                f"{name} is of {len(keys)} images, but not of those that a limit takes"
+                + (f": {left_out} is left out" if left_out else "")
+            )
     return problems
 
 

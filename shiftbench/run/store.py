@@ -28,11 +28,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 
 from shiftbench.errors import DataError, RecordError
 from shiftbench.files import write_atomic, write_new
 from shiftbench.identity import changed_parts, plugin_parts
-from shiftbench.metrics.base import KEY, NEAR_TIE, PASSES, Metric, score_rows
+from shiftbench.metrics.base import KEY, NEAR_TIE_COLUMN, PASSES, Metric, column, score_rows
 from shiftbench.preprocessing import Geometry
 from shiftbench.records.record import (
     RECORD_FILE,
@@ -105,7 +106,7 @@ class Store:
             return NOTHING
         samples = self._samples()
         columns = [name for name in metric.columns if name in samples]
-        rows = samples.loc[samples[columns[0]].notna(), [*columns, NEAR_TIE]].copy()
+        rows = samples.loc[samples[columns[0]].notna(), [*columns, NEAR_TIE_COLUMN]].copy()
         return rows.assign(**{PASSES: 0, SECONDS: 0.0})
 
     def missing(self, job: Job) -> dict[str, list[str]]:
@@ -175,7 +176,9 @@ class Store:
             metric,
             [
                 recorded,
-                metric.as_asked(recorded[recorded.index.isin(asked)]).assign(**{NEAR_TIE: False}),
+                metric.as_asked(recorded[recorded.index.isin(asked)]).assign(
+                    **{NEAR_TIE_COLUMN: False}
+                ),
                 metric.as_asked(added[added.index.isin(asked)]),
             ],
         )
@@ -479,8 +482,8 @@ class FolderStore(Store):
                 rows = widest(metric, frames)
                 exact = metric.as_asked(rows)
                 went = rows.index.isin(exact.index[exact.index.isin(keys)])
-                whole = pd.Series(metric.extent(exact), exact.index).reindex(rows.index)
-                cut = metric.extent(rows) > whole.to_numpy()
+                whole = pd.Series(_extent(metric, exact), exact.index).reindex(rows.index)
+                cut = _extent(metric, rows) > whole.to_numpy()
                 rows.loc[went, [PASSES, SECONDS]] = 0  # counted in the record
                 if (~went | cut).any():
                     self._write(series, rows[~went | cut])
@@ -536,11 +539,16 @@ def widest(metric: Metric, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     if not rows.index.has_duplicates:
         return rows
     rows = rows.reset_index().drop_duplicates().set_index(KEY)  # files that are being merged
-    best = rows.iloc[np.argsort(metric.extent(rows), kind="stable")]
+    best = rows.iloc[np.argsort(_extent(metric, rows), kind="stable")]
     best = best[~best.index.duplicated(keep="last")]
     work = rows.groupby(level=0)[[PASSES, SECONDS]].sum()
-    ties = rows[NEAR_TIE].astype(bool).groupby(level=0).any()
-    return best.assign(**{NEAR_TIE: ties, PASSES: work[PASSES], SECONDS: work[SECONDS]})
+    ties = rows[NEAR_TIE_COLUMN].astype(bool).groupby(level=0).any()
+    return best.assign(**{NEAR_TIE_COLUMN: ties, PASSES: work[PASSES], SECONDS: work[SECONDS]})
+
+
+def _extent(metric: Metric, rows: pd.DataFrame) -> NDArray[np.float64]:
+    """How much was measured of each image, where a metric may measure more or less of it."""
+    return np.zeros(len(rows)) if metric.amount is None else column(rows, metric.columns[0])
 
 
 def join_rows(order: Sequence[str], rows: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -551,12 +559,12 @@ def join_rows(order: Sequence[str], rows: Mapping[str, pd.DataFrame]) -> pd.Data
     if not frames:
         return pd.DataFrame({KEY: index})
     own = [
-        _nullable(frame.drop(columns=[PASSES, SECONDS, NEAR_TIE])).reindex(index)
+        _nullable(frame.drop(columns=[PASSES, SECONDS, NEAR_TIE_COLUMN])).reindex(index)
         for frame in frames
     ]
-    ties = pd.concat([frame[NEAR_TIE] for frame in frames], axis=1).reindex(index)
+    ties = pd.concat([frame[NEAR_TIE_COLUMN] for frame in frames], axis=1).reindex(index)
     table = pd.concat(own, axis=1).dropna(axis=1, how="all")
-    return table.assign(**{NEAR_TIE: ties.eq(True).any(axis=1)}).reset_index()
+    return table.assign(**{NEAR_TIE_COLUMN: ties.eq(True).any(axis=1)}).reset_index()
 
 
 def _nullable(frame: pd.DataFrame) -> pd.DataFrame:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -12,8 +14,8 @@ from aft_models.training.augment import Windows
 from aft_models.training.data import Batch
 from aft_models.training.device import DeviceConfig, Processes
 from shiftbench.data import ImageSet, balanced, subset
-from shiftbench.metrics.consistency import CONSISTENCIES, compare_views
-from shiftbench.shifts import SHIFTS
+from shiftbench.metrics import MetricOptions, plan_metric
+from shiftbench.metrics.base import ImageBatch
 from shiftbench.training.data import EVALUATION_BATCH, BatchBuilder, Unlabeled, load_pixels
 
 SHIFT_KINDS = ("integer", "half")  # cyclic consistencies: they need no pixels around the view
@@ -111,18 +113,17 @@ class EpochEvaluator:
     def _consistencies(self, model: nn.Module) -> dict[str, float]:
         """Every process measures the same few images, and so has the same answer."""
         images = torch.cat([images for images, _ in self._few])
-        views = SHIFTS.get("cyclic").views(images, 0)
-        scores = {}
-        for name in SHIFT_KINDS:
-            kind = CONSISTENCIES.get(name)
-            span = kind.span(images.shape[-1], images.shape[-1])
-            measured = compare_views(
-                lambda images: self._predict(model, images),
-                views,
-                self._keys,
-                kind,
-                span=span,
-                batch_size=EVALUATION_BATCH,
-            )
-            scores[f"consistency_{name}"] = measured.score.value
-        return scores
+        batch = ImageBatch.predict(
+            lambda images: self._predict(model, images),
+            images,
+            0,
+            self._keys,
+            np.zeros(len(images), dtype=np.int64),  # no right answer is asked for
+            batch_size=EVALUATION_BATCH,
+        )
+        side, nothing = images.shape[-1], pd.DataFrame(index=range(len(images)))
+        metrics = [
+            plan_metric(f"consistency:{n}", MetricOptions(), view=side, resize=side)
+            for n in SHIFT_KINDS
+        ]
+        return {m.name: float(m.measure(batch, nothing)[m.columns[1]].mean()) for m in metrics}

@@ -3,30 +3,32 @@
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
-from shiftbench.metrics.consistency import CONSISTENCIES, ComparedViews, compare_views
-from shiftbench.metrics.predictions import predict_clean
-from shiftbench.shifts import SHIFTS, Views
-from shiftbench.statistics import wilson
+from shiftbench.metrics.base import ImageBatch, score_rows
+from shiftbench.metrics.consistency import CONSISTENCIES, Consistency
+from shiftbench.metrics.predictions import Model
 
 COUNT, MARGIN = 19, 3
 KEYS = [f"image/{i}" for i in range(COUNT)]
+NOTHING = pd.DataFrame(index=range(COUNT))
 every_kind = pytest.mark.parametrize("kind", CONSISTENCIES.names())
 
 
-def images() -> Tensor:
-    return torch.randn(COUNT, 3, 14, 17, generator=torch.Generator().manual_seed(0)).double()
+def prepare(model: Model, batch_size: int = 6) -> ImageBatch:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(COUNT, 3, 14, 17, generator=generator).double()
+    labels = np.zeros(COUNT, dtype=np.int64)
+    return ImageBatch.predict(model, images, MARGIN, KEYS, labels, batch_size=batch_size)
 
 
-def prepare(kind: str, canvas: Tensor | None = None) -> tuple[Views, int]:
-    entry = CONSISTENCIES.get(kind)
-    views = SHIFTS.get(entry.shift).views(images() if canvas is None else canvas, MARGIN)
-    return views, entry.span(14 - 2 * MARGIN, 14)
+def metric(kind: str, repeats: int = 1, seed: int = 0) -> Consistency:
+    return Consistency(kind, CONSISTENCIES.get(kind).span(14 - 2 * MARGIN, 14), repeats, seed)
 
 
 def fragile(x: Tensor) -> Tensor:
@@ -36,35 +38,24 @@ def fragile(x: Tensor) -> Tensor:
 
 @every_kind
 def test_equals_the_definition_image_by_image(kind: str) -> None:
-    views, span = prepare(kind)
-    entry = CONSISTENCIES.get(kind)
-    for batch_size in (1, 6, 50):
-        found = compare_views(
-            fragile, views, KEYS, entry, span=span, batch_size=batch_size, repeats=2, seed=7
-        )
-        for i, key in enumerate(KEYS):
-            for repeat in range(2):
-                pair = entry.pair(key, span, seed=7, repeat=repeat)
-                first = fragile(views(pair.first)[i : i + 1])[0]
-                second = fragile(views(pair.second)[i : i + 1])[0]
-                best = first.argmax()
-                assert found.consistent[i, repeat] == bool(second.argmax() == best)
-                change = (second.softmax(0)[best] - first.softmax(0)[best]).abs().item()
-                assert found.change[i, repeat] == pytest.approx(change, abs=1e-12)
-        assert found.score.value == found.consistent.mean()
-        assert found.score.n == COUNT
-        assert 0 < found.score.value < 1, "the case should tell images apart"
-
-
-@every_kind
-def test_draws_do_not_depend_on_order_or_company(kind: str) -> None:
-    views, span = prepare(kind)
-    backwards, _ = prepare(kind, images().flip(0))
-    entry = CONSISTENCIES.get(kind)
-    one = compare_views(fragile, views, KEYS, entry, span=span, batch_size=4)
-    two = compare_views(fragile, backwards, KEYS[::-1], entry, span=span, batch_size=7)
-    assert np.array_equal(one.consistent, two.consistent[::-1])
-    np.testing.assert_allclose(one.change, two.change[::-1], atol=1e-12)
+    drawn, entry = metric(kind, repeats=2, seed=7), CONSISTENCIES.get(kind)
+    batch = prepare(fragile)
+    views, rows = batch.views(entry.shift), drawn.measure(batch, NOTHING)
+    for i, key in enumerate(KEYS):
+        agreed, changes = 0, []
+        for repeat in range(2):
+            pair = entry.pair(key, drawn.span, seed=7, repeat=repeat)
+            first = fragile(views(pair.first)[i : i + 1])[0]
+            second = fragile(views(pair.second)[i : i + 1])[0]
+            best = first.argmax()
+            agreed += bool(second.argmax() == best)
+            changes.append((second.softmax(0)[best] - first.softmax(0)[best]).abs().item())
+        assert rows[f"agreed_{kind}"][i] == agreed
+        assert rows[f"change_{kind}"][i] == pytest.approx(np.mean(changes), abs=1e-12)
+    [share, _] = score_rows([drawn], rows).values()
+    assert share.value == rows[f"agreed_{kind}"].mean() / 2
+    assert 0 < share.value < 1, "the case should tell images apart"
+    assert (rows["passes"] == (2 if entry.from_origin else 4)).all()
 
 
 @every_kind
@@ -80,31 +71,26 @@ def test_images_seeds_and_repeats_draw_their_own(kind: str) -> None:
 
 @every_kind
 def test_a_global_pool_model_is_cyclically_consistent(kind: str) -> None:
-    views, span = prepare(kind)
     weight = torch.randn(3, 4, generator=torch.Generator().manual_seed(2)).double()
-
-    def pooled(x: Tensor) -> Tensor:
-        return x.mean((2, 3)) @ weight
-
-    found = compare_views(pooled, views, KEYS, CONSISTENCIES.get(kind), span=span, batch_size=4)
+    rows = metric(kind).measure(prepare(lambda x: x.mean((2, 3)) @ weight), NOTHING)
     if CONSISTENCIES.get(kind).shift == "cyclic":
-        assert found.score.value == 1
-        assert found.change.mean() < 1e-12
+        assert rows[f"consistent_{kind}"].all()
+        assert rows[f"change_{kind}"].mean() < 1e-12
     else:
-        assert found.change.mean() > 1e-4, "a crop brings new pixels into view"
+        assert rows[f"change_{kind}"].mean() > 1e-4, "a crop brings new pixels into view"
 
 
 @every_kind
-def test_known_unshifted_answers_save_a_pass_and_change_nothing(kind: str) -> None:
-    (views, span), entry = prepare(kind), CONSISTENCIES.get(kind)
-    unshifted = predict_clean(fragile, views, COUNT, batch_size=5)
-    fresh = compare_views(fragile, views, KEYS, entry, span=span, batch_size=5, repeats=3)
-    saved = compare_views(
-        fragile, views, KEYS, entry, span=span, batch_size=5, repeats=3, clean=unshifted
-    )
-    assert np.array_equal(fresh.consistent, saved.consistent)
-    assert saved.passes == (3 if entry.from_origin else 6)
-    assert fresh.passes == (4 if entry.from_origin else 6)
+def test_later_draws_continue_where_earlier_ones_ended(kind: str) -> None:
+    """Of any number for each image."""
+    batch = prepare(fragile)
+    whole = metric(kind, repeats=4).measure(batch, NOTHING)
+    parts = [metric(kind, repeats=r).measure(batch, NOTHING) for r in (1, 3)]
+    before = pd.concat([parts[0].iloc[:5], parts[1].iloc[5:12]]).reindex(range(COUNT))
+    grown = metric(kind, repeats=4).measure(batch, before)
+    pd.testing.assert_frame_equal(grown.drop(columns="passes"), whole.drop(columns="passes"))
+    left = [3] * 5 + [1] * 7 + [4] * 7
+    assert (grown["passes"] * 4 == whole["passes"] * left).all()
 
 
 # --- the draws themselves -----------------------------------------------------------------------
@@ -160,28 +146,3 @@ def test_span(kind: str, view: int, canvas: int, span: int) -> None:
 def test_refuses_images_with_nowhere_else_to_look_from(kind: str, view: int, canvas: int) -> None:
     with pytest.raises(UsageError, match="no other place to look from"):
         CONSISTENCIES.get(kind).span(view, canvas)
-
-
-def test_refuses_no_repeats() -> None:
-    views, span = prepare("integer")
-    kind = CONSISTENCIES.get("integer")
-    with pytest.raises(UsageError, match="1 or more repeats, got 0"):
-        compare_views(fragile, views, KEYS, kind, span=span, batch_size=4, repeats=0)
-
-
-@every_kind
-def test_later_draws_go_on_where_earlier_ones_ended(kind: str) -> None:
-    (views, span), entry = prepare(kind), CONSISTENCIES.get(kind)
-    whole = compare_views(fragile, views, KEYS, entry, span=span, batch_size=5, repeats=4)
-    later = compare_views(fragile, views, KEYS, entry, span=span, batch_size=5, repeats=range(2, 4))
-    assert np.array_equal(later.consistent, whole.consistent[:, 2:])
-
-
-def test_the_draws_of_one_image_are_not_independent() -> None:
-    """Images that always agree or never do are worth as much as one draw each."""
-    agree = np.repeat(np.arange(40) < 30, 5).reshape(40, 5)
-    found = ComparedViews(agree, np.zeros((40, 5)), np.zeros(40, dtype=bool), 5)
-    assert found.score == wilson(30, 40)
-    mixed = ComparedViews(agree.reshape(5, 40).T, np.zeros((40, 5)), np.zeros(40, dtype=bool), 5)
-    assert mixed.score.value == found.score.value
-    assert found.score.low < mixed.score.low

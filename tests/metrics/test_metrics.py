@@ -18,7 +18,7 @@ from shiftbench.errors import UsageError
 from shiftbench.metrics import METRICS, Metric, MetricOptions, score_rows
 from shiftbench.metrics import plan_metric as plan
 from shiftbench.metrics.agreement import Agreement
-from shiftbench.metrics.base import NEAR_TIE, PASSES, ImageBatch
+from shiftbench.metrics.base import NEAR_TIE_COLUMN, PASSES, ImageBatch
 from shiftbench.metrics.flip import top_distance
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import SHIFTS
@@ -99,7 +99,7 @@ def view(image: int, dy: int, dx: int) -> Tensor:
 def test_rows_have_the_declared_columns_and_scores(text: str) -> None:
     metric = plan_metric(text)
     rows = metric.measure(shard(), nothing())
-    assert set(rows) - {NEAR_TIE, PASSES} <= set(metric.columns)
+    assert set(rows) - {NEAR_TIE_COLUMN, PASSES} <= set(metric.columns)
     assert metric.columns[0] in rows
     assert len(rows) == COUNT
     assert rows[metric.columns[0]].notna().all(), "the first column is never empty"

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from torch.distributed import HashStore
 
 from shiftbench.errors import ShiftbenchError
@@ -139,6 +140,23 @@ def _runs(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+class Gone(HashStore):
+    """The store of a process that has died."""
+
+    def set(self, *_: object) -> None:
+        raise torch.distributed.DistNetworkError("Connection reset by peer")
+
+    check = set
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_store_that_is_gone_is_one_sentence_for_progress_too(rank: int) -> None:
+    group = Group(rank, 2, store=Gone())
+    for exchange in (group.gather, GroupProgress(group, None)):
+        with pytest.raises(ShiftbenchError, match=r"the first process of the run has died"):
+            exchange(Progress("crop", 1, 2))  # type: ignore[operator]
 
 
 # --- progress

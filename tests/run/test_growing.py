@@ -381,8 +381,9 @@ def _assert_as_in_one_go(bench: Bench, record: Record, name: str, asked: list[Se
         assert metric is not None
         rows = rows[rows[metric.columns[0]].notna()]
         detail = 1000 * (info.settings.get("mode") == metric.settings().get("mode"))
-        for key, extent in zip(rows.index, metric.extent(rows), strict=True):
-            rank = int(extent) + detail
+        amounts = rows[metric.columns[0]] if metric.amount is not None else [0] * len(rows)
+        for key, amount in zip(rows.index, amounts, strict=True):
+            rank = int(amount) + detail
             if key not in best or rank >= best[key][0]:
                 best[key] = rank, rows.loc[key].reindex(columns)
     assert set(best) == set(grown.index)
