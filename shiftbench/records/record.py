@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -104,6 +105,10 @@ class MetricInfo:
 
     def load(self) -> Metric | None:
         """The metric itself; None when it was plugged in and is not here."""
+        return self._metric
+
+    @cached_property
+    def _metric(self) -> Metric | None:
         return load_metric(self.kind, self.settings)
 
 
@@ -167,10 +172,10 @@ class Record:
             raise RecordError(f"the record of {self.model.name} was not read from a folder")
         path = self.folder / SAMPLES_FILE
         try:
-            if columns is not None:
-                there = pq.read_schema(path).names
-                columns = [name for name in columns if name in there]
-            return pd.read_parquet(path, columns=columns)
+            with pq.ParquetFile(path) as file:
+                there = [n for n in file.schema_arrow.names if columns is None or n in columns]
+                samples: pd.DataFrame = file.read(there).to_pandas()
+                return samples
         except (OSError, ValueError) as error:
             raise RecordError(f"cannot read {path}: {error}; run the evaluation again") from error
 

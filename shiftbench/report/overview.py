@@ -26,7 +26,7 @@ class Overview:
     """The networks of one table."""
 
     label: str  # the data, as the table says it
-    shift: str  # `crop 6 px`
+    axes: tuple[str, str]  # what the two scores are, in words
     dots: tuple[Dot, ...]  # in the order of the table
 
     @classmethod
@@ -42,8 +42,9 @@ class Overview:
             if isinstance(x, Measured) and isinstance(y, Measured) and y.ranked:
                 name = row.record.model.name
                 dots.append(Dot(name, family_of(name), x.score, y.score))
-        shift = f"{shifted.score.kind} {shifted.reach}"
-        return cls(table.label, shift, tuple(dots)) if len(dots) > 1 else None
+        left = f"right at every {shifted.score.kind} shift up to {shifted.reach} (%)"
+        axes = ("clean accuracy (%)", left)
+        return cls(table.label, axes, tuple(dots)) if len(dots) > 1 else None
 
     def families(self) -> list[str]:
         """The families in order of their names."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -16,6 +17,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Annotation
+from matplotlib.transforms import Bbox
 
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.figures import Look
@@ -230,37 +233,53 @@ def overview_figure(table: Table) -> Figure:
     axes = figure.subplots()
     families = overview.families()
     looks = {family: Look.number(index) for index, family in enumerate(families)}
+    names = []
     for dot in overview.dots:
         look = looks[dot.family]
         x, y = 100 * dot.clean.value, 100 * dot.shifted.value
         ends = [[y - 100 * dot.shifted.low], [100 * dot.shifted.high - y]]
         axes.errorbar(x, y, yerr=ends, color=look.color, alpha=0.25, linewidth=1.5)
         axes.plot(x, y, look.marker, color=look.color, markersize=8, gid=dot.model)
-        axes.annotate(
-            short_name(dot.model),
-            (x, y),
-            (7, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            parse_math=False,
-        )
+        beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+        name = short_name(dot.model)
+        names.append(axes.annotate(name, (x, y), (8, 0), **beside, parse_math=False))
     low, high = axes.get_xlim()
     high += 0.25 * (high - low)  # room for names
     bottom = min(100 * dot.shifted.low for dot in overview.dots)
     axes.plot([0, 100], [0, 100], color="#999999", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
     axes.set_xlim(low, high)
     axes.set_ylim(bottom - 1, high)
-    at = low + 0.04 * (high - low)
-    axes.text(at, at + 0.03 * (high - bottom), "nothing lost", color="#777777", fontsize=9)
-    axes.set_xlabel("clean accuracy (%)", fontsize=10)
-    axes.set_ylabel(f"right at every shift up to {overview.shift} (%)", fontsize=10)
+    middle = (low + high) / 2
+    above: dict[str, Any] = {
+        "textcoords": "offset points",
+        "ha": "right",
+        "color": "#777777",
+        "fontsize": 9,
+    }
+    axes.annotate("nothing lost", (middle, middle), (-4, 2), **above)
+    axes.set_xlabel(overview.axes[0], fontsize=10)
+    axes.set_ylabel(overview.axes[1], fontsize=10)
     axes.set_title(overview.label, fontsize=10, loc="left", parse_math=False)
     axes.grid(color="#e5e5e5", linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+    _separate(figure, names)
     return figure
+
+
+def _separate(figure: Figure, names: Sequence[Annotation]) -> None:
+    """Moves names down until none covers another."""
+    figure.draw_without_rendering()
+    boxes: list[Bbox] = []
+    for name in sorted(names, key=lambda name: -name.xy[1]):
+        box = name.get_window_extent()
+        for other in boxes:
+            if box.overlaps(other):
+                box = box.translated(0, other.y0 - box.y1 - 1)
+        moved = box.y0 - name.get_window_extent().y0
+        name.xyann = (name.xyann[0], moved * 72 / figure.dpi)
+        boxes.append(box)
 
 
 def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:

@@ -2,7 +2,7 @@
 const dialog = document.getElementById("detail");
 
 function scoreTable(group, row) {
-  const plain = valueColumns(group).filter((column) => !column.curve).map((column) => [column, cellAt(column, row, 0)]).filter(([, found]) => found?.interval);
+  const plain = group.columns.slice(1).filter((column) => !column.curve).map((column) => [column, cellAt(column, row, 0)]).filter(([, found]) => found?.interval);
   const scores = [...plain.map(([column, { text, interval, n }]) => [column.title, text, interval, n]), ...row.detail.scores];
   return element("div", { class: "scroll" }, element("table", {},
     element("thead", {}, element("tr", {}, ...["", "score", "95% interval", "n"].map((t) => element("th", { scope: "col" }, t)))),
@@ -39,7 +39,7 @@ function openDetail(group, row) {
     element("div", { class: "top" }, element("div", {}, element("h2", { id: "detail-title" }, ...breakable(row.model)),
       element("p", { class: "note" }, `${line} · `, element("a", { href: linkOf(group, row) }, "link to this model"))),
       element("button", { type: "button", class: "quiet", onclick: () => dialog.close(), autofocus: true }, "Close")),
-    element("p", { class: "note" }, element("span", { class: row.verified ? "tag good" : "tag" }, row.verified ? "verified" : "not verified"), ` ${row.verified || "No image of this record was measured again."}`),
+    element("p", { class: "note" }, element("span", { class: row.verified ? "tag good" : "tag" }, row.verified ? "verified" : "not verified"), ` ${row.verified || "No image of this record was re-measured."}`),
     row.mode ? element("p", { class: "note" }, `Searched with ${row.mode}: scores with ≤ are upper bounds.`) : null,
     scoreTable(group, row), curveTable(group, row),
     maps ? accuracyMaps(maps) : hint,

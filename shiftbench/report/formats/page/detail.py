@@ -37,11 +37,11 @@ def sampled_modes(record: Record) -> str:
 
 def verified(record: Record) -> str:
     """How a record was verified; empty where it was not."""
-    found = read_verification(record)
-    if found is None:
+    verification = read_verification(record)
+    if verification is None:
         return ""
-    how = f"on {found.date[:10]} with shiftbench {found.version}"
-    return f"{found.images:,} images measured again {how}, all alike"
+    how = f"on {verification.date[:10]} with shiftbench {verification.version}"
+    return f"{verification.images:,} images re-measured {how}, all match"
 
 
 def words(value: Any) -> str:

@@ -15,11 +15,16 @@ from shiftbench.report.table import Cell, Column, Table
 
 # Not scores, yet on the page; others only where the table is sorted by one of them.
 _PLAIN = ("param_count", "seconds")
+# The table opens with the model, these scores and as many others as make five columns.
+_FRONT = ("top1", "consistency_crop", "adversarial_crop", "adversarial_bilinear")
+_FIRST = 5
 
 
 def describe_group(table: Table) -> dict[str, Any]:
     """Columns, cells and rows of a table, the notes for each max shift, and the models' details."""
     columns = _shown(table)
+    preferred = sorted(columns[1:], key=lambda column: column.name not in _FRONT)
+    front = {columns[0].name, *(column.name for column in preferred[: _FIRST - 1])}
     furthest = {column.name: _furthest(table, column) for column in columns}
     starts = [c.score.radius for c in columns if c.score and c.score.radius is not None]
     stop = max(starts, default=0)
@@ -35,7 +40,10 @@ def describe_group(table: Table) -> dict[str, Any]:
         "stop": stop,  # the radius to begin with; there each column has its own
         "notes": [(table if s == stop else table.at(s)).notes() for s in range(last + 1)],
         "overview": _overview(table),
-        "columns": [_column(table, column, furthest[column.name]) for column in columns],
+        "columns": [
+            {**_column(table, column, furthest[column.name]), "front": column.name in front}
+            for column in columns
+        ],
         "rows": [
             {
                 "place": places[index],
@@ -69,12 +77,12 @@ def _overview(table: Table) -> dict[str, Any] | None:
         }
         for dot in overview.dots
     ]
-    y = f"right at every shift up to {overview.shift} (%)"
+    x, y = overview.axes
     return {
-        "x": "clean accuracy (%)",
+        "x": x,
         "y": y,
         "note": f"{overview.label}. Bars: 95% intervals. A color per family of networks.",
-        "label": f"Clean accuracy against {y}: "
+        "label": f"{x} against {y}: "
         + ", ".join(f"{dot['name']} {dot['x']} and {dot['y']}" for dot in dots),
         "dots": dots,
     }

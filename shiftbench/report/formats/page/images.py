@@ -7,7 +7,7 @@ the offset that broke an image, and `margin` or `*_margin`, how far its answer w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shiftbench.errors import RecordError
 from shiftbench.metrics.base import column
-from shiftbench.records.record import KEY, Record
+from shiftbench.records.record import KEY, MetricInfo, Record
 from shiftbench.report.table import Column
 
 CLASSES = 12  # of the table by class: those that lose the most
@@ -52,15 +52,16 @@ class _Breaks:
 
 def describe_images(record: Record) -> dict[str, Any] | None:
     """Counts of a record's table of images; None where there is no such table."""
-    loaded = [info.load() for info in record.metrics.values()]
-    names = [name for metric in loaded if metric is not None for name in metric.columns]
+    loaded = ((info, info.load()) for info in record.metrics.values())
+    columns = [(info, list(metric.columns)) for info, metric in loaded if metric is not None]
     endings = ("_dy", "_dx", "_prediction", "margin")
-    shown = [n for n in names if n.endswith(endings) or n in {m.columns[0] for m in loaded if m}]
+    # The first column of a metric is empty where it did not measure an image.
+    shown = [n for _, names in columns for n in names if n == names[0] or n.endswith(endings)]
     try:
         samples = record.samples([KEY, "label", *shown])
     except RecordError:
         return None
-    searches = _searches(record, samples)
+    searches = [breaks for info, names in columns for breaks in _searches(info, names, samples)]
     return {
         "broken": [_where(breaks) for breaks in searches],
         "classes": _classes(samples, searches, record.data.class_name),
@@ -69,7 +70,11 @@ def describe_images(record: Record) -> dict[str, Any] | None:
             for b in searches
             if b.by_shift.any()
         ],
-        "histograms": [_histogram(name, samples) for name in _margins(record, samples)],
+        "histograms": [
+            _histogram(name, samples)
+            for name in shown
+            if name.endswith("margin") and np.isfinite(column(samples, name)).any()
+        ],
     }
 
 
@@ -82,33 +87,19 @@ def number(value: float) -> str:
     return f"{round(value, 2) + 0.0:g}"
 
 
-def _searches(record: Record, samples: pd.DataFrame) -> list[_Breaks]:
-    found = []
-    for info in record.metrics.values():
-        metric = info.load()
-        names = [] if metric is None else [n for n in metric.columns if n in samples]
-        for name in [n.removesuffix("_dy") for n in names if n.endswith("_dy")]:
-            if f"{name}_dx" not in names or not {"step", "radius"} <= set(info.settings):
-                continue
-            found.append(
-                _Breaks(
-                    title=Column(info.scores[0]).title,
-                    searched=samples[names[0]].notna().to_numpy(),
-                    dy=column(samples, f"{name}_dy"),
-                    dx=column(samples, f"{name}_dx"),
-                    answer=column(samples, f"{name}_prediction"),
-                    step=float(Fraction(info.settings["step"])),
-                    radius=int(info.settings["radius"]),
-                )
+def _searches(info: MetricInfo, names: Sequence[str], samples: pd.DataFrame) -> Iterator[_Breaks]:
+    """What the searches of one metric did, by the columns that they left."""
+    for name in [n.removesuffix("_dy") for n in names if n.endswith("_dy") and n in samples]:
+        if f"{name}_dx" in samples and {"step", "radius"} <= set(info.settings):
+            yield _Breaks(
+                title=Column(info.scores[0]).title,
+                searched=samples[names[0]].notna().to_numpy(),
+                dy=column(samples, f"{name}_dy"),
+                dx=column(samples, f"{name}_dx"),
+                answer=column(samples, f"{name}_prediction"),
+                step=float(Fraction(info.settings["step"])),
+                radius=int(info.settings["radius"]),
             )
-    return found
-
-
-def _margins(record: Record, samples: pd.DataFrame) -> list[str]:
-    loaded = [info.load() for info in record.metrics.values()]
-    names = [name for metric in loaded if metric is not None for name in metric.columns]
-    named = [n for n in names if n in samples and (n == "margin" or n.endswith("_margin"))]
-    return [n for n in named if np.isfinite(column(samples, n)).any()]
 
 
 def _where(breaks: _Breaks) -> dict[str, Any]:

@@ -44,6 +44,7 @@ function chooseGroup(group) {
   tool("shift").max = last;
   tool("shift").value = state.stop;
   tool("shift-label").hidden = last === 0;
+  tool("all-label").hidden = group.columns.every((column) => column.front);
   tool("intervals").checked = page.intervals && group.rows.length < CROWD;
   tool("sort").replaceChildren(...group.columns.map((column) => element("option", { value: column.name }, column.title)));
   state.drawn = new Set(rows().slice(0, DRAWN_AT_FIRST));
@@ -58,6 +59,10 @@ tool("tools").addEventListener("submit", (event) => event.preventDefault());
 tool("data").addEventListener("change", (event) => chooseGroup(page.groups[event.target.value]));
 tool("sort").addEventListener("change", (event) => sortBy(columnNamed(event.target.value)));
 tool("intervals").addEventListener("change", () => drawTable());
+tool("all").addEventListener("change", (event) => {
+  state.all = event.target.checked;
+  drawTable();
+});
 tool("shift").addEventListener("input", (event) => {
   state.stop = Number(event.target.value);
   update();

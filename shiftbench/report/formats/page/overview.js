@@ -22,12 +22,18 @@ function drawOverview() {
   for (const v of x.ticks) svg.append(element("line", { class: "axis", y1: top, y2: H - bottom, x1: x.at(v), x2: x.at(v) }), element("text", { x: x.at(v), y: H - bottom + 17, "text-anchor": "middle" }, String(Number(v.toPrecision(4)))));
   svg.append(element("text", { x: left, y: H - 5 }, overview.x), element("text", { x: left + 6, y: top + 12 }, overview.y));
   const [from, to] = [Math.max(x.first, y.first), Math.min(x.last, y.last)];
-  if (from < to) svg.append(element("path", { class: "cursor", d: `M${x.at(from)},${y.at(from)}L${x.at(to)},${y.at(to)}` }, element("title", {}, "nothing lost")));
-  let above = -Infinity; // names are pushed down where they would cover each other
+  if (from < to) {
+    const middle = (from + to) / 2;
+    svg.append(element("path", { class: "cursor", d: `M${x.at(from)},${y.at(from)}L${x.at(to)},${y.at(to)}` }),
+      element("text", { x: x.at(middle) - 4, y: y.at(middle) - 4, "text-anchor": "end" }, "nothing lost"));
+  }
+  const placed = []; // names, which move down where they would cover each other
   for (const dot of [...overview.dots].sort((a, b) => b.y - a.y)) {
     const [cx, cy, color] = [x.at(dot.x), y.at(dot.y), `var(--s${dot.family % COLORS})`];
-    const at = Math.max(cy + 4, above + 13);
-    above = at;
+    const width = 7.5 * dot.name.length;
+    let at = cy + 4;
+    for (const other of placed) if (Math.abs(at - other.at) < 13 && cx < other.end && other.cx < cx + width) at = other.at + 13;
+    placed.push({ at, cx, end: cx + width });
     const row = state.group.rows[dot.row];
     svg.append(element("g", { class: "dot", "data-index": dot.row, onclick: () => { location.hash = linkOf(state.group, row); } },
       element("title", {}, dot.text),

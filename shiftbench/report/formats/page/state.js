@@ -14,6 +14,7 @@ const state = {
   descending: page.groups[0].descending,
   stop: page.groups[0].stop, // max shift, in steps
   drawn: new Set(), // rows with a curve
+  all: false, // whether the table has every column
 };
 
 for (const group of page.groups) {
@@ -40,7 +41,9 @@ function element(name, attributes = {}, ...children) {
 /** A model's name that may break after its separators, and nowhere else unless it must. */
 const breakable = (name) => name.split(/(?<=[_./:,-])/).flatMap((part) => [part, element("wbr")]);
 
-const [modelColumn, valueColumns] = [(group) => group.columns[0], (group) => group.columns.slice(1)];
+const modelColumn = (group) => group.columns[0];
+/** The columns of the table: the first few, and the one it is sorted by, or all of them. */
+const tableColumns = (group) => group.columns.filter((column) => state.all || column.front || column.name === state.column);
 const columnNamed = (name) => state.group.columns.find((column) => column.name === name);
 const curveColumns = (group) => group.columns.filter((column) => column.curve);
 

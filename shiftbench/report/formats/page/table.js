@@ -39,7 +39,7 @@ function nameCell(row) {
     element("input", { type: "checkbox", checked: drawn, onchange: toggle, "aria-label": `Draw the curves of ${row.model}` }),
     swatch(row),
     element("a", { class: "link", href: linkOf(state.group, row), title: row.model }, ...breakable(row.model)),
-    row.verified ? element("span", { class: "tag good", title: `Verified again: ${row.verified}` }, "verified") : null,
+    row.verified ? element("span", { class: "tag good", title: `Verified: ${row.verified}` }, "verified") : null,
     row.mode ? element("span", { class: "tag", title: "A search sampled its grid: scores with ≤ are upper bounds." }, row.mode) : null));
 }
 
@@ -63,9 +63,10 @@ function drawTable() {
   more.textContent = `Show all ${all.length} models`;
   document.getElementById("models").classList.toggle("many", group.rows.length > MANY);
   table.classList.toggle("plain", !document.getElementById("intervals").checked);
-  table.tHead.replaceChildren(...header(group.columns));
+  const columns = tableColumns(group);
+  table.tHead.replaceChildren(...header(columns));
   table.tBodies[0].replaceChildren(...shown.map((row) => element("tr", { onpointerenter: () => highlight(row), onpointerleave: () => highlight(null), onfocusin: () => highlight(row), onfocusout: () => highlight(null) },
-    nameCell(row), ...valueColumns(group).map((column) => valueCell(column, row)))));
+    nameCell(row), ...columns.slice(1).map((column) => valueCell(column, row)))));
   document.getElementById("count").textContent = `${all.length === group.rows.length ? "" : `${all.length} of `}${group.rows.length} on ${group.label}`;
   document.getElementById("notes").textContent = group.notes[state.stop];
 }
