@@ -110,7 +110,10 @@ def square(size: int | Sequence[int]) -> int:
     """The side of a square input, from a number, (S, S) or (channels, S, S)."""
     sides = [size] if isinstance(size, int) else list(size)[-2:]
     if not all(isinstance(side, int) for side in sides) or len(set(sides)) != 1 or sides[0] <= 0:
-        raise ModelError(f"expected a model with a square input, got {tuple(sides)} pixels")
+        raise ModelError(
+            f"expected a square input, got {tuple(sides)} pixels: only square images are measured, "
+            "so give the model one and resize it inside the model (FILE.py)"
+        )
     return int(sides[0])
 
 

@@ -11,7 +11,7 @@ import click
 from aft_models.errors import AftModelsError
 from shiftbench.data import load_dataset
 from shiftbench.errors import ShiftbenchError, UsageError
-from shiftbench.models import default_models, load_model, name_models
+from shiftbench.models import default_models, load_model, parse_models
 from shiftbench.models.names import require_one_model
 from shiftbench.records.log import log_record
 from shiftbench.records.record import read_record, record_folder
@@ -191,7 +191,7 @@ def command(
     it expects of images: {"input_size": 96, "mean": 0.5, "std": 0.5}, or its transform.
     """
     if checkpoint is not None:
-        require_one_model([model.text for model in name_models(models)])
+        require_one_model(models)
     if name is not None and len(models) != 1:
         raise UsageError(f"--name is for one --model, and {len(models)} were given")
     if full_grid and choices["mode"] != "exhaustive":
@@ -209,20 +209,20 @@ def command(
             )
             gates = parse_gates(fail_under, fail_over, settings.for_data(dataset))
             baseline = None if fail_worse is None else read_record(fail_worse)
-            named = name_models(models or default_models(dataset.name))
+            specs = parse_models(models or default_models(dataset.name))
         execution = Execution(device, batch_size, workers, group, shard)
         records, problems = [], []
         with run_progress(quiet=quiet, speak=group.is_main) as progress:
-            for model in named:
+            for model in specs:
                 try:
                     with group.raise_on_all_ranks():
                         classifier = load_model(
-                            model.text,
+                            model,
                             checkpoint=checkpoint,
                             strip_prefix=strip_prefix,
                             class_names=dataset.class_names,
                         )
-                        classifier = replace(classifier, name=name or model.name or classifier.name)
+                        classifier = replace(classifier, name=name or classifier.name)
                     result = run(
                         classifier,
                         dataset,
@@ -233,10 +233,10 @@ def command(
                         callback=progress.model(classifier.name),
                     )
                 except (ShiftbenchError, AftModelsError) as error:
-                    if len(named) == 1:
+                    if len(specs) == 1:
                         raise
-                    problems.append(f"{model.name or model.text} failed: {error}")
-                    progress.remark(f"{model.name or model.text} failed: see the error at the end")
+                    problems.append(f"{model} failed: {error}")
+                    progress.remark(f"{model} failed: see the error at the end")
                     continue
                 if result.record is None or result.requested is None:
                     progress.remark(f"{classifier.name}: {result.left} images left to other shards")

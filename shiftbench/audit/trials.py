@@ -19,7 +19,6 @@ from shiftbench.data import load_dataset, relabeled
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.models import Classifier, load_model
-from shiftbench.models.names import split_remedies
 from shiftbench.shifts import SHIFTS
 from shiftbench.shifts.base import Views
 from shiftbench.statistics import Score, wilson
@@ -103,10 +102,9 @@ def repair(
     >>> steady.whole < 1e-3 < plain.whole
     True
     """
-    name = model if isinstance(model, str) else model.name
-    if split_remedies(name)[1]:
-        raise UsageError(f"{name} has remedies already: give the model without them")
     classifier = load_model(model, checkpoint=checkpoint) if isinstance(model, str) else model
+    if classifier.parts.get("remedies"):
+        raise UsageError(f"{classifier.name} has remedies already: give the model without them")
     dataset = load_dataset(data or "scenes", limit=images)
     if data is not None:
         dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from shiftbench.models.listing import default_models, list_models
-from shiftbench.models.names import NamedModel, name_models
+from shiftbench.models.names import ModelSpec, parse_model, parse_models
 from shiftbench.models.source import SOURCES, ModelEntry
 
 if TYPE_CHECKING:
@@ -21,14 +21,15 @@ __all__ = [
     "SOURCES",
     "Classifier",
     "ModelEntry",
-    "NamedModel",
+    "ModelSpec",
     "Preprocessing",
     "as_classifier",
     "build_model",
     "default_models",
     "list_models",
     "load_model",
-    "name_models",
+    "parse_model",
+    "parse_models",
 ]
 
 _HOME = {  # what waits for torch

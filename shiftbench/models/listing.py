@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 from contextlib import suppress
@@ -15,22 +14,16 @@ from shiftbench.files import cache_folder, write_atomic
 from shiftbench.models.source import SOURCES, ModelEntry, SourceFile
 
 
-def list_models(pattern: str | None = None) -> list[ModelEntry]:
-    """Every model that can be named, bundled ones first; `pattern` as in a shell, or a part."""
-    sources = [SOURCES.get(name) for name in SOURCES]
-    plugged = [source for source in sources if not isinstance(source, SourceFile)]
-    entries = [*_own_entries(), *(entry for source in plugged for entry in source.entries())]
-    if not pattern:
-        return entries
-    if not any(character in pattern for character in "*?["):
-        pattern = f"*{pattern}*"
-    # `swin*` means timm:swin_... too: the prefix need not be typed.
-    return [
-        entry
-        for entry in entries
-        if fnmatch.fnmatch(entry.name, pattern)
-        or fnmatch.fnmatch(entry.name.rpartition(":")[2], pattern)
-    ]
+def list_models() -> list[ModelEntry]:
+    """Every model that can be named, bundled ones first."""
+    return [*_own_entries(), *_entries(own=False)]
+
+
+def _entries(*, own: bool) -> list[ModelEntry]:
+    """What our sources list, or those of plug-ins; a source that cannot know lists nothing."""
+    sources = (SOURCES.get(name) for name in SOURCES)
+    chosen = (source for source in sources if isinstance(source, SourceFile) == own)
+    return [entry for source in chosen for entry in getattr(source, "entries", tuple)()]
 
 
 def _own_entries() -> list[ModelEntry]:
@@ -46,8 +39,7 @@ def _own_entries() -> list[ModelEntry]:
     memory = cache_folder() / "models" / f"{key}.json"
     with suppress(OSError, ValueError, TypeError):
         return [ModelEntry(**entry) for entry in json.loads(memory.read_text("utf-8"))]
-    own = (source for source in map(SOURCES.get, SOURCES) if isinstance(source, SourceFile))
-    entries = [entry for source in own for entry in source.entries()]
+    entries = _entries(own=True)
     with suppress(OSError):  # a folder that cannot be written to costs time, nothing else
         memory.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(memory, json.dumps([asdict(entry) for entry in entries]).encode())

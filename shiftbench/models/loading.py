@@ -18,12 +18,12 @@ from shiftbench.errors import ModelError, UsageError
 from shiftbench.identity import plugin_parts
 from shiftbench.models.checkpoint import Weights, load_state, read_weights
 from shiftbench.models.classifier import Classifier, as_classifier, logits_of
-from shiftbench.models.names import ModelSpec, parse_name, parse_options, split_remedies
+from shiftbench.models.names import EXPORTED, ModelSpec, parse_model
 from shiftbench.models.source import SOURCES, building
 
 
 def load_model(
-    name: str,
+    model: str | ModelSpec,
     *,
     checkpoint: str | Path | None = None,
     strip_prefix: str | None = None,
@@ -32,9 +32,10 @@ def load_model(
     """Loads a model by its name.
 
     Args:
-        name: `xcit_nano_12_p16_af.TAG` (bundled), a folder exported by training, `timm:NAME`,
+        model: `xcit_nano_12_p16_af.TAG` (bundled), a folder exported by training, `timm:NAME`,
             `tv:NAME`, `hf:REPO_OR_DIR`, `FILE.onnx` or `FILE.py:FUNCTION`; `,key=value` adds
-            options, and remedies may follow: `timm:resnet50+circular+aps`.
+            options, remedies may follow (`timm:resnet50+circular+aps`), and `NAME=` in front says
+            what records call it.
         checkpoint: Weights to load instead of the source's own: a file, or a folder that training
             exported, whose card then says how many classes and which images.
         strip_prefix: Take those keys of the checkpoint that begin so: `student.`.
@@ -48,20 +49,18 @@ def load_model(
         UsageError: The name or an option is not known.
         ModelError: The weights are not available, or do not fit.
     """
-    plain, remedies = split_remedies(name)
-    if plain.strip() and Path(plain).is_dir():
-        if checkpoint is not None:
-            raise UsageError(f"the folder {plain} holds weights already: leave --checkpoint out")
-        return _load_exported(Path(plain), remedies)
-    if checkpoint is None:
-        spec = parse_name(plain)
-        spec = replace(spec, class_names=tuple(class_names), remedies=remedies)
-        return repaired(_load(spec), remedies)
-    return _load_weights(name, read_weights(Path(checkpoint)), strip_prefix)
+    spec = replace(parse_model(model), class_names=tuple(class_names))
+    if checkpoint is not None:
+        classifier = _load_weights(spec, read_weights(Path(checkpoint)), strip_prefix)
+    elif spec.source == EXPORTED:
+        classifier = _load_exported(spec)
+    else:
+        classifier = repaired(_load(spec), spec.remedies)
+    return replace(classifier, name=spec.label or classifier.name)
 
 
 def build_model(
-    name: str,
+    model: str | ModelSpec,
     *,
     classes: int | None = None,
     size: int | None = None,
@@ -71,7 +70,7 @@ def build_model(
     """Builds a model by its name, remedies included, without trained weights.
 
     Args:
-        name: As for `load_model`.
+        model: As for `load_model`.
         classes: The classifier gets so many outputs; by default its own.
         size: Side of the images it shall take, in pixels; by default its own.
         seed: Of the random weights.
@@ -80,8 +79,7 @@ def build_model(
     >>> build_model("timm:resnet10t+circular+aps", classes=5, size=64).num_classes
     5
     """
-    plain, remedies = split_remedies(name)
-    spec = parse_name(plain)
+    spec = parse_model(model)
     spec = replace(
         spec,
         pretrained=False,
@@ -98,11 +96,13 @@ def build_model(
             built.network, classes, size=built.preprocessing.input_size
         ):
             built = _rebuilt(built, built.network)
-        return repaired(built, remedies, trained=False)
+        return repaired(built, spec.remedies, trained=False)
 
 
 def _load(spec: ModelSpec) -> Classifier:
     """The model of a name that was taken apart; without its remedies, as a rule."""
+    if spec.source == EXPORTED:
+        spec.require_own_weights()
     source = SOURCES.get(spec.source)
     return source.load(spec).with_code(plugin_parts(source))
 
@@ -164,18 +164,17 @@ def _require_trained(model: Classifier) -> None:
         )
 
 
-def _load_weights(name: str, weights: Weights, strip_prefix: str | None = None) -> Classifier:
+def _load_weights(spec: ModelSpec, weights: Weights, strip_prefix: str | None = None) -> Classifier:
     """A model with weights from a file; a card beside them says what they are of, and for."""
     card = weights.card
     if card is None:
-        built = build_model(name)
+        built = build_model(spec)
     else:
-        ours = parse_name(split_remedies(name)[0]).architecture
-        theirs = parse_options(split_remedies(card.architecture)[0])[0]
+        ours, theirs = spec.architecture, parse_model(card.architecture).architecture
         if theirs != ours:
             raise ModelError(f"{weights.origin} holds the weights of {theirs}, not of {ours}")
         built = build_model(
-            name, classes=card.num_classes, size=card.input_size, options=card.switches
+            spec, classes=card.num_classes, size=card.input_size, options=card.switches
         )
         recipe = weights.preprocessing or built.preprocessing
         built = replace(built, preprocessing=recipe, class_names=card.class_names)
@@ -185,16 +184,14 @@ def _load_weights(name: str, weights: Weights, strip_prefix: str | None = None) 
     return loaded
 
 
-def _load_exported(folder: Path, remedies: str) -> Classifier:
+def _load_exported(spec: ModelSpec) -> Classifier:
     """The one set of weights in a folder that training wrote; its card names the model."""
-    weights = read_weights(folder)
+    weights = read_weights(Path(spec.name))
     if weights.card is None:
         raise ModelError(
-            f"expected the weights of one model with their card in {folder}: name the folder that "
-            "training exported"
+            f"expected the weights of one model with their card in {spec.name}: name the folder "
+            "that training exported"
         )
-    names = (
-        "+".join(filter(None, (name, remedies)))
-        for name in (weights.card.architecture, weights.card.name)
-    )
-    return replace(_load_weights(next(names), weights), name=next(names))
+    remedies = f"+{spec.remedies}" if spec.remedies else ""
+    loaded = _load_weights(parse_model(f"{weights.card.architecture}{remedies}"), weights)
+    return replace(loaded, name=f"{weights.card.name}{remedies}")

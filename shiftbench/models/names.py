@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,43 +17,55 @@ from shiftbench.registry import unknown_name
 if TYPE_CHECKING:
     from shiftbench.preprocessing import Preprocessing
 
+EXPORTED = "exported"  # stands for the source of a folder that training wrote
+
+_REMEDIES = re.compile(r"^(.+?)((?:\+[a-z]\w*(?::\w*)?)+)$")
+_LABEL = re.compile(r"^\s*([^=,\\]+?)\s*=\s*(.+)$", re.DOTALL)
+_FUNCTION = re.compile(r"[^,]+\.py:[^\W\d]\w*")  # FILE.py:FUNCTION
+
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model name taken apart: `timm:resnet18,pretrained=false` without its prefix."""
+    """A model's name taken apart, and what is asked of its source.
 
-    text: str  # as the user wrote it
+    >>> spec = parse_model("mine=timm:resnet18,pretrained=false+circular")
+    >>> spec.label, spec.source, spec.name, spec.options, spec.remedies
+    ('mine', 'timm', 'resnet18', {'pretrained': False}, 'circular')
+    """
+
+    text: str  # source, name and options, as they were written
     source: str  # which of `SOURCES` it belongs to
     name: str  # what the source knows it by
     options: Mapping[str, Any] = field(default_factory=dict)  # what follows the commas
+    remedies: str = ""  # "circular+aps"; `loading` applies them where a source does not
+    label: str | None = None  # what records and tables call it, where the user says so
     pretrained: bool = True  # with the source's own weights; else random ones, to be replaced
     # Asked of a model that is built without its weights, where its architecture leaves a choice.
     classes: int | None = None
     size: int | None = None  # side of its images in pixels
     seed: int = 0  # of its random weights
-    # For models without classes or a head of their own: the classes of the data, and remedies.
-    class_names: tuple[str, ...] = ()
-    remedies: str = ""  # "circular+aps"; `loading` applies them where a source does not
+    class_names: tuple[str, ...] = ()  # of the data, for models without classes of their own
 
-    @property
-    def path(self) -> Path | None:
-        """The file or folder of this machine that the name holds, if any."""
-        name = self.name.rpartition(":")[0] if self.source == "python" else self.name
-        if self.source == "knn":  # the name of a backbone
-            name = name.partition(":")[2]
-        return Path(name) if name and Path(name).exists() else None
+    def __str__(self) -> str:
+        return self.shown()
+
+    def shown(self, parents: int = 0) -> str:
+        """What records and tables call it; `parents`: see `public_name`."""
+        return self.label or "+".join(filter(None, (self.public_name(parents), self.remedies)))
 
     def public_name(self, parents: int = 0) -> str:
-        """How records call the model: without the folders of this machine but the last `parents`.
+        """Source, name and options without the folders of this machine but the last `parents`.
 
-        >>> parse_name("timm:resnet18,pretrained=false").public_name()
+        >>> parse_model("timm:resnet18,pretrained=false+circular").public_name()
         'timm:resnet18,pretrained=false'
         """
-        words = [value for value in self.options.values() if isinstance(value, str)]
-        words += [word.partition(":")[2] for word in words]  # reference=folder:/data/birds
-        places = [str(self.path or ""), *(word for word in words if word and Path(word).exists())]
+        if self.source == EXPORTED and not parents:  # the files have the name of their card
+            return "/".join(file.stem for file in Path(self.name).glob("*.safetensors"))
+        words = [self.name, *(word for word in self.options.values() if isinstance(word, str))]
+        # FILE.py:FUNCTION, knn:hf:FOLDER, reference=folder:FOLDER
+        words += [part for w in words for part in (w.rpartition(":")[0], w.partition(":")[2])]
         text = self.text
-        for place in filter(None, places):
+        for place in (word for word in words if word and Path(word).exists()):
             text = text.replace(place, "/".join(Path(place).resolve().parts[-1 - parents :]), 1)
         return text
 
@@ -62,7 +74,7 @@ class ModelSpec:
         """The public name alone, without options: what a card of weights calls the network."""
         if self.source == "bundled":
             return self.name.partition(".")[0]
-        return parse_options(self.public_name())[0]
+        return _split_options(self.public_name())[0]
 
     def sized(self, recipe: Preprocessing) -> Preprocessing:
         """A preprocessing for the size of images that is asked for."""
@@ -87,23 +99,46 @@ class ModelSpec:
             )
 
 
-def parse_name(text: str) -> ModelSpec:
-    """Takes a model name apart and finds the source that it belongs to.
+def parse_model(text: str | ModelSpec) -> ModelSpec:
+    """Takes `[NAME=]MODEL[,key=value...][+REMEDY...]` apart and finds the source of the model.
 
-    >>> parse_name("timm:resnet18,pretrained=false").options
-    {'pretrained': False}
+    >>> parse_model("tv:mobilenet_v2=tv:mobilenet_v2,weights=IMAGENET1K_V1").label
+    'tv:mobilenet_v2'
     """
+    if isinstance(text, ModelSpec):
+        return text
+    label, text = _split_label(text)
+    text, remedies = _split_remedies(text)
     if not text.strip():
         raise UsageError("a model name cannot be empty: see `shiftbench list models`")
-    name, options = parse_options(text)
+    if Path(text).is_dir():
+        return ModelSpec(text, EXPORTED, text, remedies=remedies, label=label)
+    name, options = _split_options(text)
+    source, name = _split_source(name, text)
+    if source == "onnx":
+        text = f"onnx:{text.removeprefix('onnx:')}"
+    return ModelSpec(text, source, name, options, remedies, label)
+
+
+def _split_label(text: str) -> tuple[str | None, str]:
+    match = _LABEL.match(text)
+    if match is None or Path(text).exists():
+        return None, text
+    label, model = match.groups()
+    # A path may hold `=`: behind a colon, what follows must be a model that says its source.
+    told = ":" in label and (model.partition(":")[0] in SOURCES or _FUNCTION.match(model))
+    return (label, model) if told or not re.search("[:/]", label) else (None, text)
+
+
+def _split_source(name: str, text: str) -> tuple[str, str]:
+    """Which source a name belongs to, and what that knows it by."""
     prefix, colon, rest = name.partition(":")
-    file, _, function = name.rpartition(":")
-    if file.endswith(".py") and function.isidentifier():
-        return ModelSpec(text, "python", name, options)
+    if _FUNCTION.fullmatch(name):
+        return "python", name
     if colon and prefix in SOURCES:
-        return ModelSpec(text, prefix, rest, options)
+        return prefix, rest
     if name.endswith(".onnx"):
-        return ModelSpec(f"onnx:{text}", "onnx", name, options)
+        return "onnx", name
     if name.endswith(".py"):
         raise UsageError(f"expected FILE.py:FUNCTION, got {text!r}: name the function to call")
     if name.endswith((".pt", ".pth", ".ckpt", ".safetensors")):
@@ -113,10 +148,10 @@ def parse_name(text: str) -> ModelSpec:
         )
     if colon and not Path(name).exists():
         raise unknown_name("model source", prefix, SOURCES)
-    return ModelSpec(text, "bundled", name, options)
+    return "bundled", name
 
 
-def parse_options(text: str) -> tuple[str, dict[str, Any]]:
+def _split_options(text: str) -> tuple[str, dict[str, Any]]:
     """Splits `NAME,key=value,...`; values are Python literals, true/false/none, or words."""
     name, *pairs = _split_commas(text)
     options: dict[str, Any] = {}
@@ -153,18 +188,9 @@ def _literal(value: str) -> Any:
         return value
 
 
-_SUFFIX = re.compile(r"^(.+?)((?:\+[a-z]\w*(?::\w*)?)+)$")
-
-
-def split_remedies(text: str) -> tuple[str, str]:
-    """A model's name, and the remedies that follow it.
-
-    >>> split_remedies("timm:resnet50,pretrained=false+circular+blurpool:3")
-    ('timm:resnet50,pretrained=false', 'circular+blurpool:3')
-    >>> split_remedies("a+b/net.py:build")
-    ('a+b/net.py:build', '')
-    """
-    match = _SUFFIX.match(text.strip())
+def _split_remedies(text: str) -> tuple[str, str]:
+    """A model's name, and the remedies that follow it; the `+` of a+b/net.py:build is no remedy."""
+    match = _REMEDIES.match(text.strip())
     if match is None:
         return text, ""
     from aft_models.errors import AftModelsError
@@ -176,59 +202,44 @@ def split_remedies(text: str) -> tuple[str, str]:
         raise UsageError(str(error)) from error
 
 
-def require_one_model(names: Sequence[str]) -> None:
+def require_one_model(names: Iterable[str]) -> None:
     """Refuses one file of weights for several models; those that differ in remedies share it.
 
     >>> require_one_model(["timm:resnet50", "timm:resnet50+circular+aps"])
     """
-    models = {split_remedies(name)[0] for name in names}
+    models = {parse_model(name).text for name in names}
     if len(models) != 1:
         raise UsageError(
             f"--checkpoint holds the weights of one --model, and {len(models)} were given"
         )
 
 
-@dataclass(frozen=True)
-class NamedModel:
-    """A model of a command, and how its record and tables call it."""
+def parse_models(texts: Iterable[str]) -> list[ModelSpec]:
+    """The models of one command; those of the same name are told apart by their folders.
 
-    name: str | None  # None: as the model is called by itself
-    text: str  # what `load_model` takes
-
-
-_NAMED = re.compile(r"^\s*([^=,:/\\]+?)\s*=(.+)$", re.DOTALL)
-
-
-def name_models(texts: Iterable[str]) -> list[NamedModel]:
-    """Reads `NAME=MODEL` or `MODEL`, and tells models of the same file name apart by folder.
-
-    >>> [model.name for model in name_models(["mine=timm:resnet18", "timm:resnet18"])]
-    ['mine', None]
+    >>> [str(model) for model in parse_models(["mine=timm:resnet18", "timm:resnet18"])]
+    ['mine', 'timm:resnet18']
 
     Raises:
         UsageError: Two models are given the same name.
     """
-    models = []
-    for text in dict.fromkeys(texts):
-        match = _NAMED.match(text)
-        models.append(NamedModel(match[1], match[2].strip()) if match else NamedModel(None, text))
-    plain = [model.name or _public_name(model.text) for model in models]
-    shown, parents = plain, 0
-    while again := _repeated(shown):
+    specs = [parse_model(text) for text in dict.fromkeys(texts)]
+    names, parents = [str(spec) for spec in specs], 0
+    while repeated := _repeated(names):
         parents += 1
         longer = [
-            _public_name(model.text, parents) if name in again and not model.name else name
-            for model, name in zip(models, shown, strict=True)
+            spec.shown(parents) if name in repeated else name
+            for spec, name in zip(specs, names, strict=True)
         ]
-        if longer == shown:
+        if longer == names:
             raise UsageError(
-                f"two models are called {min(again)!r}: give each a name of its own, as in "
+                f"two models are called {min(repeated)!r}: give each a name of its own, as in "
                 "--model first=FILE.py:build"
             )
-        shown = longer
+        names = longer
     return [
-        model if name == before else replace(model, name=name)
-        for model, name, before in zip(models, shown, plain, strict=True)
+        spec if name == str(spec) else replace(spec, label=name)
+        for spec, name in zip(specs, names, strict=True)
     ]
 
 
@@ -236,14 +247,3 @@ def _repeated(names: list[str]) -> set[str]:
     """The names that would share the folder of a record."""
     folders = [file_safe(name) for name in names]
     return {name for name, folder in zip(names, folders, strict=True) if folders.count(folder) > 1}
-
-
-def _public_name(text: str, parents: int = 0) -> str:
-    """How a model is called by itself, with some of its folders."""
-    plain, remedies = split_remedies(text)
-    if Path(plain).is_dir():  # exported by training: the files have the name of their card
-        weights = [file.stem for file in Path(plain).glob("*.safetensors")]
-        name = "/".join([*Path(plain).resolve().parts[-parents:]] if parents else weights)
-    else:
-        name = parse_name(plain).public_name(parents)
-    return f"{name}+{remedies}" if remedies else name

@@ -35,14 +35,13 @@ class ModelEntry:
 
 
 class ModelSource(Protocol):
-    """Where models come from: a module of `sources/`, or an object that a plug-in registers."""
+    """Where models come from: a module of `sources/`, or an object that a plug-in registers.
+
+    One that knows what can be named has a function `entries() -> Iterable[ModelEntry]` too.
+    """
 
     def load(self, spec: ModelSpec) -> Classifier:
         """The model with its preprocessing, and the source's own weights if `spec.pretrained`."""
-        ...
-
-    def entries(self) -> Iterable[ModelEntry]:
-        """What can be named; empty where the source cannot know."""
         ...
 
 
@@ -58,8 +57,8 @@ class SourceFile:
         return classifier
 
     def entries(self) -> Iterable[ModelEntry]:
-        """As the file does."""
-        listed: Iterable[ModelEntry] = import_module(self.module).entries()
+        """As the file does, if it does."""
+        listed: Iterable[ModelEntry] = getattr(import_module(self.module), "entries", tuple)()
         return listed
 
 

@@ -35,27 +35,6 @@ TOLERANCE = 0.6  # mean difference in levels of 255: resizing in PIL and in torc
 
 
 @dataclass(frozen=True)
-class Learned:
-    """A transform in our words."""
-
-    preprocessing: Preprocessing
-    channels: tuple[int, ...] = (0, 1, 2)  # which of red, green, blue each input channel is
-
-    @property
-    def is_reordered(self) -> bool:
-        """Whether the model expects anything but red, green, blue."""
-        return self.channels != (0, 1, 2)
-
-    def prepare(self, model: Any, name: str) -> None:
-        """Lets a module that expects another order of channels take red, green, blue."""
-        if not self.is_reordered:
-            return
-        if not isinstance(model, nn.Module):
-            raise ModelError(f"the transform of {name} reorders channels: do that in the model")
-        model.register_forward_pre_hook(_Reordered(self.channels))
-
-
-@dataclass(frozen=True)
 class _Reordered:
     """A hook that reorders the channels of images."""
 
@@ -107,17 +86,16 @@ def preprocessing_for(
             f'{{"input_size": 224, "mean": 0.5, "std": 0.5}}, or as a transform from a PIL image '
             f"to a tensor; got a {type(given).__name__}"
         )
-    learned = learn(given, name)
-    learned.prepare(model, name)
-    return learned.preprocessing
+    return learn(given, name, model)
 
 
-def learn(transform: Callable[..., Any], name: str) -> Learned:
-    """Finds out what a transform does; `name` is the model's, for the error.
+def learn(transform: Callable[..., Any], name: str, model: Any = None) -> Preprocessing:
+    """Finds out what a transform does.
 
     Args:
         transform: From a PIL image to a tensor (3, S, S), or an image processor of transformers.
         name: Of the model, for errors.
+        model: A module that expects another order of channels is made to take red, green, blue.
     """
     trial = _Trial(transform, name)
     view = trial.view()
@@ -125,7 +103,11 @@ def learn(transform: Callable[..., Any], name: str) -> Learned:
     resize, mode = trial.resize(view, colors)
     interpolation, resize, corner = trial.details(view, colors, resize, mode)
     mean, std = colors.statistics()
-    recipe = Preprocessing(
+    if colors.source != (0, 1, 2):
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"the transform of {name} reorders channels: do that in the model")
+        model.register_forward_pre_hook(_Reordered(colors.source))
+    return Preprocessing(
         view,
         mean,
         std,
@@ -135,7 +117,6 @@ def learn(transform: Callable[..., Any], name: str) -> Learned:
         crop_corner=corner,
         origin=type(transform).__name__,
     )
-    return Learned(recipe, colors.source)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from shiftbench.data import ImageSet, RenderedSet, load_dataset, relabeled
 from shiftbench.data.subset import in_turn
 from shiftbench.errors import DataError, UsageError
 from shiftbench.metrics.base import KEY
-from shiftbench.models import load_model, name_models
+from shiftbench.models import load_model
 from shiftbench.models.classifier import Classifier
 from shiftbench.preprocessing import geometry_for
 from shiftbench.records.record import ModelInfo, Record, read_record
@@ -82,14 +82,12 @@ def verify(
     if model is None or data is None or problems:
         return VerifyResult(tuple(problems))
     dataset = load_dataset(data, split=record.data.split)
-    [named] = name_models([model])
     classifier = load_model(
-        named.text,
+        model,
         checkpoint=checkpoint,
         strip_prefix=strip_prefix,
         class_names=dataset.class_names,
     )
-    classifier = replace(classifier, name=named.name or classifier.name)
     seed = secrets.randbelow(2**31) if seed is None else seed
     execution = Execution(device=device)
     problems, count = remeasure(

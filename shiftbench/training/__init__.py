@@ -23,9 +23,9 @@ from aft_models.weights import state_dict_digest
 from shiftbench.data import relabeled
 from shiftbench.errors import UsageError
 from shiftbench.logs import open_logs
-from shiftbench.models import Preprocessing, build_model, load_model
+from shiftbench.models import Preprocessing, build_model, load_model, parse_model
 from shiftbench.models.checkpoint import read_weights, without_prefixes
-from shiftbench.models.names import parse_name, split_remedies
+from shiftbench.models.names import EXPORTED
 from shiftbench.registry import unknown_name
 from shiftbench.run.distributed import SINGLE_PROCESS, Group
 from shiftbench.run.engine import choose_device
@@ -226,15 +226,14 @@ def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path
         raise UsageError("--pretrained and --checkpoint both give weights: leave one out")
     if tag is not None and not re.fullmatch(r"\w[\w-]*", tag):
         raise UsageError(f"--tag takes letters, digits, _ and -, as in cifar10, got {tag!r}")
-    plain, _ = split_remedies(model)
-    if Path(plain).is_dir():
+    spec = parse_model(model)
+    if spec.source == EXPORTED:
         raise UsageError(
-            f"{plain} is a folder: name the model with -m, and give the folder's weights with "
+            f"{spec.text} is a folder: name the model with -m, and give the folder's weights with "
             "--checkpoint"
         )
-    spec = parse_name(plain)
     if spec.source != "bundled":
-        return plain
+        return spec.text
     architecture, _, weights = spec.name.partition(".")
     if architecture not in PRESETS:
         raise unknown_name("model to train", architecture, PRESETS)
@@ -259,7 +258,7 @@ def _start(model: str, pretrained: bool, checkpoint: str | Path | None) -> Start
         card = weights.card
         return Start(weights.state, weights.preprocessing, card.num_classes, card.class_names)
     if pretrained:
-        own = load_model(split_remedies(model)[0])
+        own = load_model(replace(parse_model(model), remedies=""))
         return Start(own.network.state_dict(), own.preprocessing, own.num_classes, own.class_names)
     return Start({})
 

@@ -9,7 +9,8 @@ import torch
 
 from shiftbench.errors import ModelError
 from shiftbench.identity import changed_parts, plugin_parts, source_parts
-from shiftbench.models import load_model
+from shiftbench.models import SOURCES, load_model
+from shiftbench.plugins import load_plugins
 
 NET = """
 import torch
@@ -115,10 +116,23 @@ def test_packages_and_relative_imports_are_followed(tmp_path: Path) -> None:
         source_parts(tmp_path / "m.py")
 
 
-def test_things_of_plugins_have_sources() -> None:
-    import toy_plugin
+PLUGIN = """
+from shiftbench.models import SOURCES, as_classifier
 
-    assert list(plugin_parts(toy_plugin.Mirror(), toy_plugin.Toys)) == ["toy_plugin.py"]
-    toy = load_model("toy:one")
-    assert "toy_plugin.py" in toy.parts
+class Own:
+    def load(self, spec):
+        recipe = {"input_size": 8, "mean": 0, "std": 1}
+        return as_classifier(lambda x: x.mean((2, 3)), recipe, name=spec.text)
+
+SOURCES.register("own", Own())
+"""
+
+
+def test_sources_of_plugins_are_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SOURCES, "_entries", dict(SOURCES._entries))
+    (tmp_path / "plug.py").write_text(PLUGIN)
+    load_plugins([tmp_path / "plug.py"])
+    model = load_model("own:x")
+    assert model.parts["plug.py"] == plugin_parts(SOURCES.get("own"))["plug.py"]
+    assert model.digest != model.parts["weights"]
     assert plugin_parts(load_model) == {}

@@ -84,7 +84,7 @@ def test_a_registered_source_is_a_prefix(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(SOURCES, "_entries", {**SOURCES._entries, "toy": Toy()})
     loaded = load_model("toy:flat,classes=5")
     assert (loaded.name, loaded.num_classes) == ("flat", 5)
-    assert [entry.name for entry in list_models("flat")] == ["toy:flat"]
+    assert "toy:flat" in [entry.name for entry in list_models()]
     with pytest.raises(UsageError, match=r"unknown model source 'toi'. Did you mean 'toy'"):
         load_model("toi:flat")
 
@@ -254,17 +254,10 @@ def test_bundled_model_with_random_weights_or_a_checkpoint(tmp_path: Path) -> No
     assert other.digest != loaded.digest
 
 
-def test_list_filters_by_pattern_with_or_without_prefix() -> None:
-    names = [entry.name for entry in list_models("xcit*af*")]
-    assert "xcit_nano_12_p16_af" in names
-    assert "timm:swin_tiny_patch4_window7_224" in {e.name for e in list_models("swin_tiny*")}
-    assert {e.name for e in list_models("tv:swin_t")} == {"tv:swin_t"}
-    everything = [entry.name for entry in list_models()]
-    assert len(everything) == len(set(everything)) > 1000
-
-
 def test_listing_does_not_wait_for_torch() -> None:
-    list_models()  # remembers what each library has
+    names = [entry.name for entry in list_models()]  # remembers what each library has
+    assert len(names) == len(set(names)) > 1000
+    assert {"xcit_nano_12_p16_af", "timm:swin_tiny_patch4_window7_224", "tv:swin_t"} < set(names)
     code = (
         "import sys; from shiftbench.models import default_models, list_models; "
         "assert len(list_models()) > 1000; default_models('scenes'); "
@@ -321,7 +314,6 @@ def test_what_a_source_does_not_have_is_one_sentence(
     with pytest.raises(ShiftbenchError, match=words) as error:
         load_model(name, class_names=("cat", "dog"))
     assert "\n" not in str(error.value)
-    assert all(isinstance(entry, ModelEntry) for entry in SOURCES.get(source).entries())
 
 
 def test_offline_torchvision_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

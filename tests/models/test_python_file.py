@@ -44,6 +44,8 @@ def no_std(): return net(), {"mean": 0.5, "std": 0}
 def words(): return net(), "imagenet"
 def compose(): return net(), TRANSFORM
 def function(): return lambda images: net()(images), lambda image: TRANSFORM(image)
+def wide(): return net(), {"input_size": (32, 48)}
+def wide_crop(): return net(), T.Compose([T.Resize((36, 60)), T.CenterCrop((32, 48)), T.ToTensor()])
 def bgr(): return net(), lambda image: TRANSFORM(image).flip(0)
 def gray(): return net(), T.Compose([T.Grayscale(3), TRANSFORM])
 def softmax(): return nn.Sequential(net(), nn.Softmax(1)), {"input_size": 32, "mean": 0, "std": 1}
@@ -102,7 +104,7 @@ TRANSFORMS = [
 @pytest.mark.parametrize("transform", TRANSFORMS[:2] + TRANSFORMS[3:])
 @pytest.mark.parametrize("size", [(61, 47), (47, 62), (100, 33)])
 def test_transforms_give_our_pixels(transform, size: tuple[int, int]) -> None:  # type: ignore[no-untyped-def]
-    recipe = learn(transform, "net").preprocessing
+    recipe = learn(transform, "net")
     canvas = geometry_for(recipe, crop_pct="model").canvas(photograph(*size))
     ours = normalize(canvas[None], recipe.mean, recipe.std)[0]
     theirs = transform(photograph(*size))
@@ -115,6 +117,8 @@ def test_transforms_give_our_pixels(transform, size: tuple[int, int]) -> None:  
         ("small", r"images of 224 x 224 .*return model, \{\"input_size\": 96\}"),
         ("wrong_mean", r"expected mean as one number or three numbers, got \(1, 2\)"),
         ("no_std", "expected std of each channel above 0"),
+        ("wide", r"expected a square input, got \(32, 48\) pixels.*resize it inside the model"),
+        ("wide_crop", "its Compose yields no square of fixed size"),
         ("words", "a mapping such as .* or as a transform from a PIL image to a tensor; got a str"),
         ("gray", "its Compose does more to colors than to scale and offset"),
         ("failing", "no weights here"),

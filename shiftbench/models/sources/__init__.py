@@ -1,5 +1,5 @@
 """One source of models per file: the name of the file is the prefix of its models' names.
 
-A file has two functions, `load(spec)` and `entries()` (see `shiftbench.models.source`), and is
-imported when it is used: torch and the libraries of models take seconds.
+A file has a function `load(spec)`, and `entries()` where it knows what can be named (see
+`shiftbench.models.source`). It is imported when it is used: the libraries of models take seconds.
 """

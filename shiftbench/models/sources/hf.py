@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from shiftbench.errors import ModelError
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import ModelEntry, building
-from shiftbench.models.transforms import Learned, learn
+from shiftbench.models.source import building
+from shiftbench.models.transforms import learn
 from shiftbench.preprocessing import Preprocessing, square
 
 log = logging.getLogger(__name__)
@@ -32,11 +32,6 @@ def load(spec: ModelSpec) -> Classifier:
                 config.image_size = spec.size
             model = kind.from_config(config)
         return _classifier(spec, model)
-
-
-def entries() -> Iterable[ModelEntry]:
-    """Nothing: the hub is not asked."""
-    return ()
 
 
 def transformers_library(spec: ModelSpec) -> Any:
@@ -85,7 +80,7 @@ def load_pretrained(
     return model, not missing
 
 
-def load_processor(spec: ModelSpec, config: Any) -> Learned:
+def load_processor(spec: ModelSpec, config: Any, model: Any = None) -> Preprocessing:
     """What the image processor of a repository or folder does, or ImageNet's custom."""
     from transformers import AutoImageProcessor
     from transformers.image_processing_base import ImageProcessingMixin
@@ -99,9 +94,9 @@ def load_processor(spec: ModelSpec, config: Any) -> Learned:
             spec.text,
             size,
         )
-        return Learned(Preprocessing(square(size), origin="assumed"))
+        return Preprocessing(square(size), origin="assumed")
     processor = AutoImageProcessor.from_pretrained(spec.name, trust_remote_code=False)
-    return learn(processor, spec.text)
+    return learn(processor, spec.text, model)
 
 
 def pooled(output: Any) -> Tensor:
@@ -110,13 +105,12 @@ def pooled(output: Any) -> Tensor:
 
 
 def _classifier(spec: ModelSpec, model: Any) -> Classifier:
-    learned = load_processor(spec, model.config)
-    learned.prepare(model, spec.text)
+    recipe = load_processor(spec, model.config, model)
     labels = getattr(model.config, "id2label", None) or {}
     names = tuple(str(labels[index]) for index in sorted(labels))
     return as_classifier(
         model,
-        spec.sized(learned.preprocessing),
+        spec.sized(recipe),
         name=spec.public_name(),
         source="huggingface",
         # None where the classes are only numbered.

@@ -11,7 +11,6 @@ those of the backbone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ from shiftbench.errors import UsageError
 from shiftbench.files import cache_folder, write_atomic
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.loading import load_model, repaired
-from shiftbench.models.names import ModelSpec, parse_name
-from shiftbench.models.source import ModelEntry, building
+from shiftbench.models.names import ModelSpec, parse_model
+from shiftbench.models.source import building
 from shiftbench.models.sources.hf import (
     load_pretrained,
     load_processor,
@@ -126,11 +125,6 @@ def load(spec: ModelSpec) -> Classifier:
         )
 
 
-def entries() -> Iterable[ModelEntry]:
-    """Nothing: every backbone can be named."""
-    return ()
-
-
 def reference_features(backbone: Classifier, reference: ImageSet) -> Tensor:
     """The features of a data set as unit vectors, (N, D), computed once and then remembered."""
     recipe = backbone.preprocessing
@@ -179,14 +173,13 @@ def _labels(reference: ImageSet, classes: tuple[str, ...], name: str) -> Tensor:
 class _TransformersBackbone(nn.Module):
     """The features of a model of transformers: what its pooler yields, or its class token."""
 
-    def __init__(self, model: Any, channels: tuple[int, ...], *, pools: bool) -> None:
+    def __init__(self, model: Any, *, pools: bool) -> None:
         super().__init__()
         self.model = model
-        self._channels, self._pools = list(channels), pools
+        self._pools = pools
 
     def embed_images(self, images: Tensor) -> Tensor:
         """Returns features, (B, D)."""
-        images = images[:, self._channels]
         if hasattr(self.model, "get_image_features"):
             return pooled(self.model.get_image_features(pixel_values=images))
         output = self.model(pixel_values=images)
@@ -200,7 +193,7 @@ class _TransformersBackbone(nn.Module):
 
 def _backbone(name: str, checkpoint: str | None, remedies: str) -> Classifier:
     """A model that exposes features; one of transformers need not be a classifier."""
-    spec = parse_name(name)
+    spec = parse_model(name)
     if spec.source != "hf":
         whole = f"{name}+{remedies}" if remedies else name
         return load_model(whole, checkpoint=checkpoint)
@@ -209,9 +202,9 @@ def _backbone(name: str, checkpoint: str | None, remedies: str) -> Classifier:
     library = transformers_library(spec)
     with building(spec, hub=not Path(spec.name).is_dir()):
         model, pools = load_pretrained(library.AutoModel, spec, spec.options, optional="pooler.")
-        learned = load_processor(spec, model.config)
-        network = _TransformersBackbone(model, learned.channels, pools=pools)
-        plain = as_classifier(network, learned.preprocessing, name=spec.text, source="knn")
+        recipe = load_processor(spec, model.config)
+        network = _TransformersBackbone(model, pools=pools)
+        plain = as_classifier(network, recipe, name=spec.text, source="knn")
     return repaired(plain, remedies)
 
 

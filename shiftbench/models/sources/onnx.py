@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
 from shiftbench.models.onnx_network import OnnxNetwork, Signature
-from shiftbench.models.source import ModelEntry, building
+from shiftbench.models.source import building
 from shiftbench.preprocessing import FIELDS, Preprocessing, as_preprocessing, card_preprocessing
 from shiftbench.registry import unknown_name
 
@@ -53,11 +53,6 @@ def load(spec: ModelSpec) -> Classifier:
             f"{path.name} answers with {classifier.num_classes}: correct the card"
         )
     return classifier
-
-
-def entries() -> Iterable[ModelEntry]:
-    """Nothing: the user's files are the user's."""
-    return ()
 
 
 def _card(path: Path) -> Mapping[str, Any]:

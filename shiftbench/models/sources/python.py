@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.identity import local_names, source_parts
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import ModelEntry, building
+from shiftbench.models.source import building
 from shiftbench.models.sources.timm import timm_preprocessing
 from shiftbench.models.transforms import preprocessing_for
 from shiftbench.preprocessing import Preprocessing
@@ -60,11 +60,6 @@ def load(spec: ModelSpec) -> Classifier:
                 **source_parts(path),
             },
         )
-
-
-def entries() -> Iterable[ModelEntry]:
-    """Nothing: the user's files are the user's."""
-    return ()
 
 
 def _preprocessing(model: Any, given: Any, name: str) -> Preprocessing:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,15 @@ from aft_models.weights import state_dict_digest
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import ModelEntry, building
+from shiftbench.models.source import building
 from shiftbench.models.sources.hf import (
     load_pretrained,
     load_processor,
     pooled,
     transformers_library,
 )
-from shiftbench.models.transforms import Learned, learn
+from shiftbench.models.transforms import learn
+from shiftbench.preprocessing import Preprocessing
 
 DEFAULT_PROMPT = "a photo of a {}."
 OPEN_CLIP = "open_clip:"
@@ -43,7 +44,7 @@ class _Towers:
 
     model: nn.Module
     encode_texts: Callable[[list[str]], Tensor]  # -> (B, D)
-    learned: Learned  # what the images are like
+    preprocessing: Preprocessing  # what the images are like
 
 
 class ZeroShot(nn.Module):
@@ -55,12 +56,10 @@ class ZeroShot(nn.Module):
         """Keeps `texts`, unit vectors (classes, D), beside the model."""
         super().__init__()
         self.model: Any = towers.model
-        self._channels = list(towers.learned.channels)
         self.register_buffer("texts", texts, persistent=False)
 
     def embed_images(self, images: Tensor) -> Tensor:
         """Returns unit vectors, (B, D)."""
-        images = images[:, self._channels]
         if hasattr(self.model, "get_image_features"):
             features = pooled(self.model.get_image_features(pixel_values=images))
         else:
@@ -86,7 +85,7 @@ def load(spec: ModelSpec) -> Classifier:
         texts = encode_classes(towers.encode_texts, words, prompts)
         return as_classifier(
             ZeroShot(towers, texts),
-            towers.learned.preprocessing,
+            towers.preprocessing,
             name=spec.public_name(),
             source="zeroshot",
             digest=state_dict_digest(towers.model.state_dict()),
@@ -96,11 +95,6 @@ def load(spec: ModelSpec) -> Classifier:
                 "classes": hashlib.sha256("\n".join(words).encode()).hexdigest()[:16],
             },
         )
-
-
-def entries() -> Iterable[ModelEntry]:
-    """Nothing: the hub is not asked."""
-    return ()
 
 
 def encode_classes(
