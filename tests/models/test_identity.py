@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from shiftbench.errors import ModelError
+from shiftbench.data import load_dataset
+from shiftbench.errors import ModelError, RecordError
 from shiftbench.identity import changed_parts, plugin_parts, source_parts
 from shiftbench.models import SOURCES, load_model
 from shiftbench.plugins import load_plugins
+from shiftbench.run.job import Settings
+from shiftbench.run.runner import Execution, run
+from shiftbench.shifts import ATTACKS, SHIFTS
 
 NET = """
 import torch
@@ -20,7 +24,7 @@ class Net(nn.Module):
     def __init__(self, sign=1):
         super().__init__()
         self.sign = sign
-        self.head = nn.Linear(3, 4)
+        self.head = nn.Linear(3, 12)
 
     def forward(self, images):
         return self.sign * self.head(images.mean((2, 3)))
@@ -117,22 +121,67 @@ def test_packages_and_relative_imports_are_followed(tmp_path: Path) -> None:
 
 
 PLUGIN = """
+from fractions import Fraction
 from shiftbench.models import SOURCES, as_classifier
+from shiftbench.shifts import ATTACKS, SHIFTS, Attack
+from shiftbench.shifts.cyclic import Cyclic
 
 class Own:
     def load(self, spec):
         recipe = {"input_size": 8, "mean": 0, "std": 1}
         return as_classifier(lambda x: x.mean((2, 3)), recipe, name=spec.text)
 
+class Further(Cyclic):
+    pace = 2
+
 SOURCES.register("own", Own())
+SHIFTS.register("further", Further())
+ATTACKS.register("further", Attack("further", "further", Fraction(1), "further"))
 """
 
 
-def test_sources_of_plugins_are_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SOURCES, "_entries", dict(SOURCES._entries))
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for registry in (SOURCES, SHIFTS, ATTACKS):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))  # type: ignore[attr-defined]
     (tmp_path / "plug.py").write_text(PLUGIN)
     load_plugins([tmp_path / "plug.py"])
+    return tmp_path / "plug.py"
+
+
+def test_sources_of_plugins_are_parts(plugin: Path) -> None:
     model = load_model("own:x")
     assert model.parts["plug.py"] == plugin_parts(SOURCES.get("own"))["plug.py"]
     assert model.digest != model.parts["weights"]
     assert plugin_parts(load_model) == {}
+
+
+@pytest.mark.parametrize(
+    ("after", "edit", "words"),
+    [
+        ("build", ("net.py", "import torch\n", "# a comment\nimport torch\n"), ""),
+        ("other", (), "function was build, is other"),
+        ("build,sign=-1", (), "options was , is sign=-1"),
+        ("build", ("net.py", "mean((2, 3))", "amax((2, 3))"), r"net\.py was"),
+        ("build", ("plug.py", "pace = 2", "pace = 3"), r"plug\.py"),
+    ],
+)
+def test_a_record_does_not_answer_for_another_model(
+    after: str, edit: tuple[str, ...], words: str, folder: Path, plugin: Path
+) -> None:
+    data = load_dataset("scenes", limit=3)
+    settings = Settings(attacks=("further",), max_shift=1, consistency=())
+
+    def measure(function: str) -> bool:
+        model = load_model(f"mine={folder}/model.py:{function}")
+        return run(model, data, settings, folder / "runs", execution=Execution("cpu", 4)).reused
+
+    assert not measure("build")
+    if edit:
+        file, old, new = edit
+        (folder / file).write_text((folder / file).read_text().replace(old, new))
+    if not words:
+        assert measure(after)
+        return
+    with pytest.raises(RecordError, match=words):
+        measure(after)
