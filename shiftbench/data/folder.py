@@ -73,7 +73,10 @@ def split_folder(path: Path | None, split: str | None, *, source: str) -> SplitF
     if own.name in wanted:
         return SplitFolder(path, own.name, set_name(own.parent.name))
     if split not in (None, ALL):
-        raise DataError(f"there is no folder {split!r} in {path}: give the folder itself instead")
+        raise DataError(
+            f"there is no folder {split!r} in {path}: choose another split, or {ALL!r} for {path} "
+            "itself"
+        )
     return SplitFolder(path, ALL, set_name(own.name))
 
 

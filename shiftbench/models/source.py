@@ -96,7 +96,7 @@ def building(spec: ModelSpec, *, hub: bool = False) -> Iterator[None]:
         if _is_network_error(error):
             raise ModelError(
                 f"cannot download the weights of {spec.text} ({first_line(error)}): check the "
-                "network, or give a file with --checkpoint"
+                "network, or give a folder that holds them, or a file with --checkpoint"
             ) from error
         raise ModelError(f"cannot load {spec.text}: {first_line(error)}") from error
 

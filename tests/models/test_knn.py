@@ -197,3 +197,12 @@ def test_weights_of_a_backbone_come_from_a_file(folder: Path, tmp_path: Path) ->
 def test_classifiers_are_backbones_too(folder: Path) -> None:
     model = load_model(f"knn:tv:squeezenet1_1,pretrained=false,reference=folder:{folder},k=3")
     assert model.features(torch.randn(2, 3, 64, 64)).shape == (2, 512)
+
+
+def test_two_classes_of_one_name_stay_two(tmp_path: Path) -> None:
+    for wnid in ("n02012849", "n03126707"):  # crane, the bird, and crane, the machine
+        (tmp_path / "train" / wnid).mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(tmp_path / "train" / wnid / "x.png")
+    names = load_dataset(f"imagenet:{tmp_path}", split="train").class_names
+    model = load_model(f"knn:{BACKBONE},reference=imagenet:{tmp_path},k=1", class_names=names)
+    assert model.network.get_buffer("labels").tolist() == [134, 517]

@@ -15,6 +15,7 @@ from torchvision import transforms as T
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.identity import changed_parts
 from shiftbench.models import load_model
+from shiftbench.models.sources.zeroshot import encode_classes
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -32,9 +33,12 @@ SMALL = {
 def save_tokenizer(folder: Path) -> None:
     words = " ".join((*CLASSES, *PROMPTS)).replace("{}", "").replace(".", "").split()
     vocabulary = {word: i for i, word in enumerate(["<pad>", "<unk>", *dict.fromkeys(words)])}
-    model = tokenizers.models.WordLevel(vocabulary, unk_token="<unk>")
+    model = tokenizers.models.WordLevel({**vocabulary, "<eos>": 39}, unk_token="<unk>")
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A <eos>", special_tokens=[("<eos>", 39)]
+    )  # CLIP reads the features of a text at its end
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>"
     ).save_pretrained(folder)
@@ -139,12 +143,21 @@ def test_models_that_cannot_name_classes(folder: Path, tmp_path: Path) -> None:
     transformers.ViTModel(config).save_pretrained(tmp_path / "vit")
     with pytest.raises(ModelError, match="ViTModel, which has no text tower"):
         load_model(f"zeroshot:{tmp_path / 'vit'}", class_names=CLASSES)
+    with pytest.raises(ModelError, match=r"no difference between 'tench' and 'emu'.*tokenizer"):
+        encode_classes(lambda texts: torch.ones(len(texts), 4), ["tench", "emu"], PROMPTS)
+
+
+def test_weights_that_do_not_fit_are_named(folder: Path, tmp_path: Path) -> None:
     model = transformers.AutoModel.from_pretrained(folder)
-    state = {k: v for k, v in model.state_dict().items() if not k.startswith("text_model.final")}
-    model.save_pretrained(tmp_path / "part", state_dict=state)
-    save_tokenizer(tmp_path / "part")
-    with pytest.raises(ModelError, match=r"no trained weights for text_model\.final_layer_norm"):
-        load_model(f"zeroshot:{tmp_path / 'part'}", class_names=CLASSES)
+    key = "text_model.final_layer_norm.weight"
+    for change, words in (
+        ({}, f"no trained weights for {key}"),
+        ({key: torch.zeros(3)}, rf"do not fit its config\.json: {key} \(3,\) instead of \(16,\)"),
+    ):
+        state = {k: v for k, v in model.state_dict().items() if k != key}
+        model.save_pretrained(tmp_path, state_dict={**state, **change})
+        with pytest.raises(ModelError, match=words):
+            load_model(f"zeroshot:{tmp_path}", class_names=CLASSES)
 
 
 class OpenClip(nn.Module):

@@ -59,17 +59,31 @@ def load_pretrained(
     Returns:
         The model, and whether it has the optional weights.
     """
-    from transformers.utils import logging as bars
+    from transformers.utils import logging as output
 
-    shown = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()  # of weights that are read from the disk
+    shown, level = output.is_progress_bar_enabled(), output.get_verbosity()
+    output.disable_progress_bar()  # of weights that are read from the disk
+    output.set_verbosity_error()  # what does not fit is said below
     try:
         model, report = kind.from_pretrained(
-            spec.name, output_loading_info=True, weights_only=True, **options
+            spec.name,
+            output_loading_info=True,
+            weights_only=True,
+            ignore_mismatched_sizes=True,
+            **options,
         )
     finally:
+        output.set_verbosity(level)
         if shown:
-            bars.enable_progress_bar()
+            output.enable_progress_bar()
+    shapes = [
+        f"{key} {tuple(theirs)} instead of {tuple(ours)}"
+        for key, theirs, ours in sorted(report["mismatched_keys"])
+    ]
+    if shapes:
+        raise ModelError(
+            f"the weights of {spec.text} do not fit its config.json: {', '.join(shapes[:4])}"
+        )
     missing = sorted(report["missing_keys"])
     needed = [key for key in missing if not optional or not key.startswith(optional)]
     if needed:

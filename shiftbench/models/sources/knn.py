@@ -159,15 +159,17 @@ def reference_features(backbone: Classifier, reference: ImageSet) -> Tensor:
 
 def _labels(reference: ImageSet, classes: tuple[str, ...], name: str) -> Tensor:
     """The labels of the reference, as the data number their classes."""
-    theirs = tuple(reference.class_names)
+    theirs, labels = tuple(reference.class_names), torch.tensor(list(reference.labels))
+    if theirs == classes:  # not by name: two classes of ImageNet are called crane
+        return labels
     strangers = sorted({*theirs} ^ {*classes})
-    if strangers:
+    if strangers or len({*classes}) < len(classes):
+        words = f"{', '.join(strangers[:3])} in one of them only" if strangers else "in number"
         raise UsageError(
-            f"the reference {name} has other classes than the data ({', '.join(strangers[:3])} in "
-            "one of them only): choose a split of the same data as reference"
+            f"the reference {name} has other classes than the data ({words}): choose a split of "
+            "the same data as reference"
         )
-    index = torch.tensor([classes.index(name) for name in theirs])
-    return index[torch.tensor(list(reference.labels))]
+    return torch.tensor([classes.index(name) for name in theirs])[labels]
 
 
 class _TransformersBackbone(nn.Module):

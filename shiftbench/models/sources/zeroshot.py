@@ -106,6 +106,11 @@ def encode_classes(
         parts = [encode(texts[i : i + BATCH]) for i in range(0, len(texts), BATCH)]
     features = F.normalize(torch.cat(parts), dim=-1)  # (prompts * classes, D)
     mean = features.view(len(prompts), len(words), -1).mean(0)
+    if len({*words}) > 1 and torch.allclose(mean, mean[:1]):
+        raise ModelError(
+            f"the text tower sees no difference between {words[0]!r} and {words[-1]!r}: put the "
+            "tokenizer that belongs to the model beside its weights"
+        )
     return F.normalize(mean, dim=-1)
 
 
