@@ -45,7 +45,7 @@ from shiftbench.run.environment import describe_environment
 from shiftbench.run.job import attack_names
 from shiftbench.run.store import SECONDS, Store, describe, join_rows
 from shiftbench.scores import ACCURACY, Scores
-from shiftbench.shifts.base import check_canvas, window
+from shiftbench.shifts.base import view_size, window
 from shiftbench.statistics import Score
 
 if TYPE_CHECKING:
@@ -456,7 +456,7 @@ def _batch(images: Tensor | NDArray[Any], labels: Any) -> Images:
             f"expected images (N, C, H, W), got {tuple(tensor.shape)}, which look like (N, H, W, "
             "C). Move the channels with images.permute(0, 3, 1, 2)"
         )
-    check_canvas(tensor, margin=0)
+    view_size(tensor, margin=0)
     if classes.is_floating_point() or classes.is_complex() or classes.ndim != 1:
         raise DataError(
             f"expected one whole number per image as labels, got {classes.dtype} of shape "

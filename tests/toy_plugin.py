@@ -28,7 +28,7 @@ from shiftbench.models.source import ModelEntry
 from shiftbench.report.formats import FORMATS, Format
 from shiftbench.scores import ScoreName
 from shiftbench.shifts.attacks import ATTACKS, Attack
-from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, pick, window
+from shiftbench.shifts.base import SHIFTS, Scene, Views, pick, view_size, window
 
 
 class Mirror:
@@ -40,8 +40,7 @@ class Mirror:
         return math.ceil(grid.reach)
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
-        check_canvas(canvas, margin)
-        height, width = (n - 2 * margin for n in canvas.shape[-2:])
+        height, width = view_size(canvas, margin)
 
         def view(offset: Offset, rows: Tensor | None = None) -> Tensor:
             top, left = margin + int(offset.dy), margin + int(offset.dx)
@@ -64,8 +63,7 @@ class Turn:
         return 0
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
-        check_canvas(canvas, margin)
-        height, width = (n - 2 * margin for n in canvas.shape[-2:])
+        height, width = view_size(canvas, margin)
         view = window(canvas, margin, margin, height, width)
 
         def turned(offset: Offset, rows: Tensor | None = None) -> Tensor:

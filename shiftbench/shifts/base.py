@@ -57,8 +57,8 @@ class Shift(Protocol):
 SHIFTS: Registry[Shift] = Registry("kind of shift")
 
 
-def check_canvas(canvas: Tensor, margin: int) -> None:
-    """Refuses what is not a batch of floating-point images with a view inside the margin."""
+def view_size(canvas: Tensor, margin: int) -> tuple[int, int]:
+    """Height and width of the view inside the margin of a batch of floating-point images."""
     if canvas.ndim != 4 or not canvas.is_floating_point():
         raise UsageError(
             "expected a batch of floating-point images (B, C, H, W), got "
@@ -71,6 +71,7 @@ def check_canvas(canvas: Tensor, margin: int) -> None:
             f"{canvas.shape[-2]}x{canvas.shape[-1]} pixels. Choose a smaller max shift, or larger "
             "or padded images"
         )
+    return canvas.shape[-2] - 2 * margin, canvas.shape[-1] - 2 * margin
 
 
 def check_reach(offset: Offset, margin: int, *, taps: int = 0) -> None:

@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from shiftbench.grid import Grid, Offset
 from shiftbench.shifts.attacks import ATTACKS, Attack
-from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, check_reach, pick, window
+from shiftbench.shifts.base import SHIFTS, Scene, Views, check_reach, pick, view_size, window
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True)
-class _BilinearViews:
-    canvas: Tensor
-    margin: int
-
-    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
-        check_reach(offset, self.margin)
-        height, width = (n - 2 * self.margin for n in self.canvas.shape[-2:])
-        floor_y, floor_x = math.floor(offset.dy), math.floor(offset.dx)
-        weight_y, weight_x = offset.dy - floor_y, offset.dx - floor_x
-        # A whole offset reads one tap: the second may lie outside the canvas, and its weight is 0.
-        taps_y, taps_x = int(weight_y > 0), int(weight_x > 0)
-        images = window(
-            self.canvas,
-            self.margin + floor_y,
-            self.margin + floor_x,
-            height + taps_y,
-            width + taps_x,
-        )
-        images = pick(images, rows)
-        if taps_y:
-            images = images[..., :-1, :].lerp(images[..., 1:, :], weight_y)
-        if taps_x:
-            images = images[..., :-1].lerp(images[..., 1:], weight_x)
-        return images
 
 
 class Bilinear:
@@ -53,8 +25,23 @@ class Bilinear:
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Each view is two lerps of a window of the canvas."""
-        check_canvas(canvas, margin)
-        return _BilinearViews(canvas, margin)
+        height, width = view_size(canvas, margin)
+
+        def views(offset: Offset, rows: Tensor | None = None) -> Tensor:
+            check_reach(offset, margin)
+            floor_y, floor_x = math.floor(offset.dy), math.floor(offset.dx)
+            weight_y, weight_x = offset.dy - floor_y, offset.dx - floor_x
+            # A whole offset reads one tap: the second has weight 0, and may lie off the canvas.
+            rows_read, columns_read = height + (weight_y > 0), width + (weight_x > 0)
+            images = window(canvas, margin + floor_y, margin + floor_x, rows_read, columns_read)
+            images = pick(images, rows)
+            if weight_y:
+                images = images[..., :-1, :].lerp(images[..., 1:, :], weight_y)
+            if weight_x:
+                images = images[..., :-1].lerp(images[..., 1:], weight_x)
+            return images
+
+        return views
 
 
 SHIFTS.register("bilinear", Bilinear())

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import Grid, Offset
 from shiftbench.shifts.attacks import ATTACKS, Attack
-from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, check_reach, pick, window
+from shiftbench.shifts.base import SHIFTS, Scene, Views, check_reach, pick, view_size, window
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True)
-class _CropViews:
-    canvas: Tensor
-    margin: int
-
-    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
-        check_reach(offset, self.margin)
-        if offset.dy % 1 or offset.dx % 1:
-            raise UsageError(
-                f"a crop moves by whole pixels, got the offset ({offset.dy:g}, {offset.dx:g}). "
-                "Use the kind of shift 'bilinear' or 'cyclic' for parts of a pixel"
-            )
-        height, width = (n - 2 * self.margin for n in self.canvas.shape[-2:])
-        top, left = self.margin + int(offset.dy), self.margin + int(offset.dx)
-        return pick(window(self.canvas, top, left, height, width), rows)
 
 
 class Crop:
@@ -49,8 +31,19 @@ class Crop:
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Every whole-batch view is a slice of the canvas: nothing is copied."""
-        check_canvas(canvas, margin)
-        return _CropViews(canvas, margin)
+        height, width = view_size(canvas, margin)
+
+        def views(offset: Offset, rows: Tensor | None = None) -> Tensor:
+            check_reach(offset, margin)
+            if offset.dy % 1 or offset.dx % 1:
+                raise UsageError(
+                    f"a crop moves by whole pixels, got the offset ({offset.dy:g}, {offset.dx:g}). "
+                    "Use the kind of shift 'bilinear' or 'cyclic' for parts of a pixel"
+                )
+            top, left = margin + int(offset.dy), margin + int(offset.dx)
+            return pick(window(canvas, top, left, height, width), rows)
+
+        return views
 
 
 SHIFTS.register("crop", Crop())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shiftbench.grid import Grid, Offset
 from shiftbench.shifts.attacks import ATTACKS, Attack
-from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, pick, window
+from shiftbench.shifts.base import SHIFTS, Scene, Views, pick, view_size, window
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,8 +91,7 @@ class Cyclic:
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Whole offsets need no FFT; grids of halves share three polyphase images per batch."""
-        check_canvas(canvas, margin)
-        height, width = (n - 2 * margin for n in canvas.shape[-2:])
+        height, width = view_size(canvas, margin)
         return _CyclicViews(window(canvas, margin, margin, height, width))
 
 

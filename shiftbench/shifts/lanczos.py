@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from shiftbench.grid import Grid, Offset
 from shiftbench.shifts.attacks import ATTACKS, Attack
-from shiftbench.shifts.base import SHIFTS, Scene, Views, check_canvas, check_reach, pick
+from shiftbench.shifts.base import SHIFTS, Scene, Views, check_reach, pick, view_size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,24 +31,6 @@ def lanczos_taps(fraction: float) -> list[float]:
 
 def _sinc(x: float) -> float:
     return math.sin(math.pi * x) / (math.pi * x) if x else 1.0
-
-
-@dataclass(frozen=True)
-class _LanczosViews:
-    canvas: Tensor
-    margin: int
-
-    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
-        check_reach(offset, self.margin, taps=LOBES - 1)
-        height, width = (n - 2 * self.margin for n in self.canvas.shape[-2:])
-        images = pick(self.canvas, rows)
-        for axis, shift, length in ((-2, offset.dy, height), (-1, offset.dx, width)):
-            start = self.margin + math.floor(shift)
-            if shift % 1:
-                images = _filter(images, lanczos_taps(shift % 1), axis, start + 1 - LOBES, length)
-            else:
-                images = images.narrow(axis, start, length)
-        return images
 
 
 def _filter(images: Tensor, taps: list[float], axis: int, start: int, length: int) -> Tensor:
@@ -75,8 +56,20 @@ class Lanczos:
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Each view is twelve taps on each axis that it moves along by a fraction."""
-        check_canvas(canvas, margin)
-        return _LanczosViews(canvas, margin)
+        height, width = view_size(canvas, margin)
+
+        def views(offset: Offset, rows: Tensor | None = None) -> Tensor:
+            check_reach(offset, margin, taps=LOBES - 1)
+            images = pick(canvas, rows)
+            for axis, shift, length in ((-2, offset.dy, height), (-1, offset.dx, width)):
+                start, part = margin + math.floor(shift), shift % 1
+                if part:
+                    images = _filter(images, lanczos_taps(part), axis, start + 1 - LOBES, length)
+                else:
+                    images = images.narrow(axis, start, length)
+            return images
+
+        return views
 
 
 SHIFTS.register("lanczos", Lanczos())
