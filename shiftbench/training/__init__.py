@@ -213,11 +213,11 @@ def train(
 
 def _without_view(model: str) -> tuple[str, str]:
     """A model's name without the remedy that chooses what its network sees, and that remedy."""
-    plain, remedies = split_remedies(model)
-    specs = parse(remedies) if remedies else ()
+    named = parse_model(model)
+    specs = parse(named.remedies) if named.remedies else ()
     views = [str(spec) for spec in specs if spec.remedy.group == "view"]
     rest = [str(spec) for spec in specs if spec.remedy.group != "view"]
-    return "+".join([plain, *rest]) if views else model, "+".join(views)
+    return "+".join([named.text, *rest]) if views else model, "+".join(views)
 
 
 def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path | None) -> str:
