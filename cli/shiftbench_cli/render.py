@@ -15,7 +15,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:  # `list` prints tables too, and must not wait for torch
     from shiftbench.report.compare import Comparison
-    from shiftbench.report.paper import Answer, PaperTable
+    from shiftbench.report.paper import Answer
     from shiftbench.report.table import Column
     from shiftbench.statistics import Score
 
@@ -153,9 +153,9 @@ def _below(score: Score, *, bound: bool = False) -> str:
     return f"{'≤' if bound else ''}{score.text()}\n{score.interval()}"
 
 
-def print_claims(table: PaperTable, answers: Sequence[Answer]) -> None:
+def print_claims(name: str, answers: Sequence[Answer]) -> None:
     """Prints a table of the paper next to ours, then the commands for what we have not measured."""
-    from shiftbench.report.paper import commands
+    from shiftbench.report.paper import TABLES, commands
 
     rows: list[list[str]] = []
     above = ""
@@ -174,7 +174,7 @@ def print_claims(table: PaperTable, answers: Sequence[Answer]) -> None:
         )
         above = entry
     columns = ["model, data", "metric", "published", "ours", "difference"]
-    title = f"{table.name}: {table.about} ({table.place})"
+    title = f"{name}: {TABLES[name].about} ({TABLES[name].place})"
     print_table(columns, rows, title=title, numeric=columns[2:])
     missing = commands([answer.claim for answer in answers if answer.score is None])
     if missing:

@@ -51,11 +51,11 @@ def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, ki
     given = folders or (Path("results/runs"),)
     # Having no records of our own yet is no mistake here: all answers are commands then.
     records = read_records(folders or [f for f in given if f.is_dir()])
-    names = [table] if table else TABLES.names()
+    names = [table] if table else list(TABLES)
     found = {name: answer(read_claims(name, place), records) for name in names}
     if kind == "table":
         for name, answers in found.items():
-            render.print_claims(TABLES.get(name), answers)
+            render.print_claims(name, answers)
         return
     rows = [_flat(one) for answers in found.values() for one in answers]
     if kind == "json":

@@ -33,11 +33,6 @@ class Comparison:
     scores: tuple[ScoreComparison, ...]
     left_out: tuple[str, ...]  # scores of both that cannot be compared, and why
 
-    def radius(self, name: ScoreName) -> int | None:
-        """The max shift, in steps, at which a curve was compared; None where it was not."""
-        found = [s.name.radius for s in self.scores if s.name.curve == name.curve]
-        return found[0] if found else None
-
 
 def compare(first: Record, second: Record, *, max_shift: int | None = None) -> Comparison:
     """Compares two records image by image.
@@ -75,23 +70,23 @@ def _shared(
     first: Record, second: Record, max_shift: int | None
 ) -> tuple[list[ScoreName], list[str]]:
     """The scores both records have, curves at one radius each; and curves that do not reach it."""
-    found, short = [], {}
+    shared, short = [], {}
     for stem in first.scores.stems():
         if stem not in second.scores.stems():
             continue
         radii = set(first.scores.curve(stem)) & set(second.scores.curve(stem))
         if not radii:
-            found.append(stem)
+            shared.append(stem)
         elif max_shift is None or max_shift in radii:
             radius = max(radii) if max_shift is None else max_shift
-            found.append(ScoreName(stem.family, stem.kind, radius))
+            shared.append(ScoreName(stem.family, stem.kind, radius))
         else:
             short[stem] = max(radii)
-    if short and not any(name.radius is not None for name in found):
+    if short and not any(name.radius is not None for name in shared):
         raise UsageError(
             f"both records reach a max shift of {max(short.values())}, got --max-shift {max_shift}"
         )
-    return found, [f"{stem} reaches a max shift of {far} in both" for stem, far in short.items()]
+    return shared, [f"{stem} reaches a max shift of {far} in both" for stem, far in short.items()]
 
 
 def _compare(

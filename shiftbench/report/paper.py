@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from shiftbench.errors import DataError
 from shiftbench.records.comparable import conditions
 from shiftbench.records.record import Record
-from shiftbench.registry import Registry
+from shiftbench.registry import unknown_name
 from shiftbench.report.axis import ShiftAxis
 from shiftbench.scores import ACCURACY, ScoreName
 from shiftbench.shifts.attacks import DEFAULT_RADIUS
@@ -42,15 +43,14 @@ class Claim:
     """One published figure, and which record would answer it."""
 
     table: str
-    model: str  # ours that is built like the paper's
-    data: str
     score: ScoreName
     published: Decimal | None  # percent, as printed; None where the paper has only a picture
-    recipe: str = "xcit-imagenet"
+    model: str  # ours that is built like the paper's
+    data: str = "imagenet"
+    recipe: str = "xcit-imagenet"  # empty: a model that is not trained but downloaded
     train_options: tuple[str, ...] = ()  # what the training needs besides its recipe
     variant: str = ""  # tells trainings of one model on one data set apart
     finetuned: bool = False  # the training starts from the model's ImageNet weights
-    weights: str = ""  # a model that is not trained but downloaded
 
     @property
     def entry(self) -> str:
@@ -60,12 +60,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper."""
+    """A table of the paper; its figures are in the file of its name in results/paper."""
 
-    name: str  # also of its file in results/paper
     place: str  # where the paper has it
     about: str
-    claims: Callable[[Sequence[Row]], list[Claim]]
+    claim: Callable[[Row], dict[str, Any]]  # what a row of the file says of its claims
+    scores: Sequence[ScoreName] = _SCORES
+    models: Sequence[str] = ()  # of a picture, which has no file
 
 
 @dataclass(frozen=True)
@@ -84,33 +85,6 @@ class Answer:
         return 100 * self.score.value - float(self.claim.published)
 
 
-TABLES: Registry[PaperTable] = Registry("table of the paper")
-
-
-def _claims(
-    table: str, row: Row, model: str, data: str, **rest: str | bool | tuple[str, ...]
-) -> list[Claim]:
-    return [
-        Claim(table, model, data, score, Decimal(row[score.column]), **rest)  # type: ignore[arg-type]
-        for score in _SCORES
-        if row.get(score.column)
-    ]
-
-
-def _register(name: str, place: str, about: str) -> Callable[[Callable[[Row], list[Claim]]], None]:
-    def add(claims: Callable[[Row], list[Claim]]) -> None:
-        TABLES.register(
-            name, PaperTable(name, place, about, lambda rows: [c for r in rows for c in claims(r)])
-        )
-
-    return add
-
-
-@_register("imagenet_main", "Table 1", "ImageNet: accuracy, consistency, adversarial accuracy")
-def _main(row: Row) -> list[Claim]:
-    return _claims("imagenet_main", row, row["model"], "imagenet")
-
-
 _CHANGES = {
     "baseline": "",
     "cyclic_convolution": "_cyclic",
@@ -120,110 +94,96 @@ _CHANGES = {
     "af_avgpool": "_af_avgpool",
     "af_class_attention": "_af",
 }
-
-
-@_register("imagenet_ablation", "Table 2", "one change at a time to XCiT-Nano")
-def _ablation(row: Row) -> list[Claim]:
-    model = f"xcit_nano_12_p16{_CHANGES[row['change']]}"
-    return _claims("imagenet_ablation", row, model, "imagenet")
-
-
-@_register("finetune", "appendix", "fine-tuned from ImageNet on smaller sets")
-def _finetune(row: Row) -> list[Claim]:
-    return _claims(
-        "finetune",
-        row,
-        row["model"],
-        row["dataset"],
-        recipe="xcit-small-sets",
-        variant="finetune",
-        finetuned=True,
-    )
-
-
-@_register("scratch", "appendix", "trained from scratch on smaller sets")
-def _scratch(row: Row) -> list[Claim]:
-    return _claims(
-        "scratch",
-        row,
-        row["model"],
-        row["dataset"],
-        recipe="xcit-small-sets",
-        variant="scratch",
-    )
-
-
-@_register("heads", "appendix", "alias-free class attention against average pooling")
-def _heads(row: Row) -> list[Claim]:
-    suffix = "_avgpool" if row["head"] == "avgpool" else ""
-    return _claims("heads", row, row["model"] + suffix, "imagenet")
-
-
-@_register("polynomial", "appendix", "polynomial activations")
-def _polynomial(row: Row) -> list[Claim]:
-    kinds = (row["patch_embed_activation"], row["block_activation"])
-    suffix = {("gelu", "gelu"): "", ("poly", "poly"): "_poly", ("gelu", "poly"): "_polyblocks"}
-    return _claims("polynomial", row, row["model"] + suffix[kinds], "imagenet")
-
-
-@_register("batch_size", "appendix", "XCiT-Nano by training batch size")
-def _batch_size(row: Row) -> list[Claim]:
-    # The paper's aps and af models of this table pool their tokens.
-    pools = row["model"].endswith(("_aps", "_af"))
-    model = row["model"] + ("_avgpool" if pools else "")
-    return _claims(
-        "batch_size",
-        row,
-        model,
-        "imagenet",
-        train_options=("--set", f"batch_size={row['batch_size']}"),
-        variant=f"batch-{row['batch_size']}",
-    )
-
-
-def _realistic(_: Sequence[Row]) -> list[Claim]:
-    """The crop and bilinear curves, which the paper prints only as a picture."""
-    trained = ("xcit_small_12_p16", "xcit_small_12_p16_aps", "xcit_small_12_p16_af")
-    downloaded = (
-        "hf:microsoft/cvt-13",
-        "timm:swin_tiny_patch4_window7_224",
-        "timm:vit_base_patch16_224",
-    )
-    return [
-        Claim(
-            "realistic_shifts",
-            model,
-            "imagenet",
-            ScoreName("adversarial", attack, DEFAULT_RADIUS),
-            None,
-            weights=model if model in downloaded else "",
-        )
-        for model in (*trained, *downloaded)
-        for attack in ("crop", "bilinear")
-    ]
-
-
-TABLES.register(
-    "realistic_shifts",
-    PaperTable(
-        "realistic_shifts", "figure", "crop and bilinear shifts, a picture only", _realistic
-    ),
+_ACTIVATIONS = {("gelu", "gelu"): "", ("poly", "poly"): "_poly", ("gelu", "poly"): "_polyblocks"}
+_DOWNLOADED = (
+    "hf:microsoft/cvt-13",
+    "timm:swin_tiny_patch4_window7_224",
+    "timm:vit_base_patch16_224",
 )
 
 
-def read_claims(table: str, folder: Path) -> list[Claim]:
+def _small_set(row: Row, variant: str) -> dict[str, Any]:
+    small = {"data": row["dataset"], "recipe": "xcit-small-sets", "variant": variant}
+    return {"model": row["model"], **small, "finetuned": variant == "finetune"}
+
+
+def _batch_size(row: Row) -> dict[str, Any]:
+    # The paper's aps and af models of this table pool their tokens.
+    pooled = "_avgpool" if row["model"].endswith(("_aps", "_af")) else ""
+    size = row["batch_size"]
+    options = ("--set", f"batch_size={size}")
+    return {
+        "model": row["model"] + pooled,
+        "variant": f"batch-{size}",
+        "train_options": options,
+    }
+
+
+TABLES: Mapping[str, PaperTable] = {
+    "imagenet_main": PaperTable(
+        "Table 1",
+        "ImageNet: accuracy, consistency, adversarial accuracy",
+        lambda row: {"model": row["model"]},
+    ),
+    "imagenet_ablation": PaperTable(
+        "Table 2",
+        "one change at a time to XCiT-Nano",
+        lambda row: {"model": f"xcit_nano_12_p16{_CHANGES[row['change']]}"},
+    ),
+    "finetune": PaperTable(
+        "appendix",
+        "fine-tuned from ImageNet on smaller sets",
+        lambda row: _small_set(row, "finetune"),
+    ),
+    "scratch": PaperTable(
+        "appendix",
+        "trained from scratch on smaller sets",
+        lambda row: _small_set(row, "scratch"),
+    ),
+    "heads": PaperTable(
+        "appendix",
+        "alias-free class attention against average pooling",
+        lambda row: {"model": row["model"] + ("_avgpool" if row["head"] == "avgpool" else "")},
+    ),
+    "polynomial": PaperTable(
+        "appendix",
+        "polynomial activations",
+        lambda row: {
+            "model": row["model"]
+            + _ACTIVATIONS[row["patch_embed_activation"], row["block_activation"]]
+        },
+    ),
+    "batch_size": PaperTable("appendix", "XCiT-Nano by training batch size", _batch_size),
+    "realistic_shifts": PaperTable(
+        "figure",
+        "crop and bilinear shifts, a picture only",
+        lambda row: {**row, "recipe": ""} if row["model"] in _DOWNLOADED else dict(row),
+        [ScoreName("adversarial", attack, DEFAULT_RADIUS) for attack in ("crop", "bilinear")],
+        [*(f"xcit_small_12_p16{kind}" for kind in ("", "_aps", "_af")), *_DOWNLOADED],
+    ),
+}
+
+
+def read_claims(name: str, folder: Path) -> list[Claim]:
     """Every figure of a table."""
-    known = TABLES.get(table)
-    path = folder / f"{table}.csv"
+    if name not in TABLES:
+        raise unknown_name("table of the paper", name, TABLES)
+    table, path = TABLES[name], folder / f"{name}.csv"
+    if table.models:
+        rows = [table.claim({"model": model}) for model in table.models]
+        return [Claim(name, score, None, **row) for row in rows for score in table.scores]
     if not path.is_file():
-        if known.claims([]):
-            return known.claims([])
         raise DataError(
             f"no file {path}: give the folder of published figures with --paper, "
             "results/paper in the source tree"
         )
     with path.open(newline="", encoding="utf-8") as file:
-        return known.claims(list(csv.DictReader(file)))
+        return [
+            Claim(name, score, Decimal(row[score.column]), **table.claim(row))
+            for row in csv.DictReader(file)
+            for score in table.scores
+            if row.get(score.column)
+        ]
 
 
 def answer(claims: Sequence[Claim], records: Sequence[Record]) -> list[Answer]:
@@ -234,17 +194,16 @@ def answer(claims: Sequence[Claim], records: Sequence[Record]) -> list[Answer]:
     newest_first = sorted(records, key=lambda record: record.created, reverse=True)
     answers = []
     for claim in claims:
-        found = [
+        attempts = [
             record
             for record in newest_first
             if (record.model.name, record.data.name) == (claim.entry, claim.data)
             and _attempts(record, claim.score)
         ]
-        reasons = [unlike_published(record, claim.score) for record in found]
-        score = next(
-            (r.scores[claim.score] for r, why in zip(found, reasons, strict=True) if not why), None
-        )
-        remark = "; ".join(reasons[0]) if found and score is None else ""
+        reasons = [unlike_published(record, claim.score) for record in attempts]
+        pairs = zip(attempts, reasons, strict=True)
+        score = next((record.scores[claim.score] for record, why in pairs if not why), None)
+        remark = "; ".join(reasons[0]) if attempts and score is None else ""
         answers.append(Answer(claim, score, remark))
     return answers
 
@@ -286,7 +245,7 @@ def commands(claims: Sequence[Claim], *, records: str = "results/runs") -> list[
         attacks = " -a none" if first.variant else ""
         name = f" --name {entry}" if first.variant else ""
         run = f"shiftbench run -m {first.model} -d {data}:DIR{attacks}{name} -o {records}"
-        steps = [] if first.weights else _training(first)
+        steps = _training(first) if first.recipe else []
         if steps:
             run += f" --checkpoint {steps[-1].rpartition(' ')[2]}/export"
         lines.append(" && ".join([*steps, run]))
@@ -300,13 +259,6 @@ def _training(claim: Claim) -> list[str]:
         start = replace(claim, data="imagenet", recipe=Claim.recipe, variant="", finetuned=False)
         steps = _training(start)
         options = (*options, "--checkpoint", f"{steps[-1].rpartition(' ')[2]}/export")
-    words = (
-        "shiftbench train -m",
-        claim.model,
-        "-d",
-        f"{claim.data}:DIR",
-        "--recipe",
-        claim.recipe,
-    )
+    command = f"shiftbench train -m {claim.model} -d {claim.data}:DIR --recipe {claim.recipe}"
     place = f"runs/{claim.variant}-{claim.data}" if claim.variant else f"runs/{claim.data}"
-    return [*steps, " ".join((*words, *options, "-o", f"{place}/{claim.model}"))]
+    return [*steps, " ".join((command, *options, "-o", f"{place}/{claim.model}"))]

@@ -41,20 +41,20 @@ def read_published(folder: Path) -> list[Published]:
     Raises:
         DataError: The folder has none.
     """
-    found = [*_alias_free(folder), *_antialiased(folder)]
-    if not found:
+    figures = [*_alias_free(folder), *_antialiased(folder)]
+    if not figures:
         raise DataError(
-            f"no published figures in {folder}: expected files such as {TABLES.names()[0]}.csv, as "
+            f"no published figures in {folder}: expected files such as "
+            f"{next(iter(TABLES))}.csv, as "
             "in results/paper of the source tree"
         )
-    return found
+    return figures
 
 
 def _alias_free(folder: Path) -> Iterator[Published]:
-    for name in TABLES:
+    for name, table in TABLES.items():
         if not (folder / f"{name}.csv").is_file():
             continue
-        table = TABLES.get(name)
         source = f"{ALIAS_FREE}, {table.place}: {table.about}"
         for claim in read_claims(name, folder):
             if claim.published is not None:
