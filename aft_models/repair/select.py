@@ -1,11 +1,12 @@
 """``select``: the content chooses which crop of a wider view the network sees.
 
 The idea is that of Shifman and Weiss, "Robust Inference by Crop Selection", ECCV 2024. A view that
-is ``m`` pixels wider on each side holds ``(2 m + 1)^2`` crops of the network's own size. The one is
-taken whose center has the highest peak of a score of the pixels around it: a camera that moves by a
-few whole pixels often finds the same crop again, pixel by pixel. Peaks, because a slope that goes
-on beyond the candidates has its maximum at their edge, which moves with the camera: that alone
-doubles how often the crop stays (docs/repair.md).
+is ``m`` pixels wider on each side holds ``(2 m + 1)^2`` crops of the network's own size. The
+highest peak of a score of the content, anywhere in the view, is the origin of a lattice with a
+period of ``2 m + 1`` pixels, and the crop that begins at a point of the lattice is taken: there is
+exactly one. A camera that moves by a few whole pixels finds the same peak, so the same crop, pixel
+by pixel, until that crop would leave the view and the next point of the lattice takes over. Along
+an axis this happens once in ``2 m + 1`` pixels, and no choice among these crops can do with less.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from aft_models.repair.window import Pair, map_size
 from aft_models.resample import without_autocast, working_dtype
 
 _SIGMAS = (2.0, 4.0)  # pixels: the score is the difference of two Gaussians
-_RADIUS = 12  # pixels around a center that its score sees, three times the wider sigma
+_RADIUS = 8  # pixels around a place that its score sees, twice the wider sigma
 _PEAK = 2  # pixels around a peak in which no score is higher
 
 
 @dataclass
 class Select:
-    """Of each image the inner crop whose center has the highest peak of the content score."""
+    """Of each image the inner crop on the lattice of the highest peak of the content score."""
 
     margin: int  # m
     size: Pair  # what the network itself takes
@@ -51,33 +52,29 @@ class Select:
     @torch.no_grad()
     def place(self, images: Tensor) -> Tensor:
         """Where the crop of each image begins: ``(B, 2)``, rows and columns, 0 to 2 m."""
-        height, width = (side - 2 * self.margin for side in map_size(images))
-        if min(height, width) < 2 * _PEAK + 3:
+        if min(map_size(images)) <= 2 * max(self.margin, _RADIUS + _PEAK):
             raise AftModelsError(
                 f"select:{self.margin} crops {self.margin} pixels from each side, and an image of "
                 f"{images.shape[2]} x {images.shape[3]} leaves too few: use a smaller number"
             )
         with without_autocast(images):
-            best = Phase.largest(self._scores(images.detach(), height, width))
-        return torch.stack([best.rows, best.columns], 1)
+            peak = Phase.largest(_scores(images.detach()))
+        return torch.stack([peak.rows, peak.columns], 1) % (2 * self.margin + 1)
 
-    def _scores(self, images: Tensor, height: int, width: int) -> Tensor:
-        """The score of each candidate's center: ``(B, 2 m + 1, 2 m + 1)``; any peak beats the rest.
 
-        A difference of two Gaussians of the mean over the channels.
-        """
-        gray = images.mean(1, keepdim=True, dtype=working_dtype(images.dtype))
-        radius = min(_RADIUS, (min(height, width) - 1) // 2 - _PEAK)
-        reach = radius + _PEAK
-        span = 2 * (self.margin + reach) + 1
-        around = gray[:, :, height // 2 - reach :, width // 2 - reach :][:, :, :span, :span]
-        kernels = torch.stack([_gaussian(sigma, radius) for sigma in _SIGMAS]).to(around)
-        blurred = F.conv2d(around, kernels[:, None, :, None])  # (B, 2, ...): along the columns
-        blurred = F.conv2d(blurred, kernels[:, None, None, :], groups=2)
-        scores = (blurred[:, 0] - blurred[:, 1]).abs()
-        highest = F.max_pool2d(scores, 2 * _PEAK + 1, stride=1)
-        scores = scores[:, _PEAK:-_PEAK, _PEAK:-_PEAK]
-        return torch.where(scores >= highest, scores, scores - scores.amax((1, 2), keepdim=True))
+def _scores(images: Tensor) -> Tensor:
+    """The score of each place that lies far enough inside; any peak beats the rest.
+
+    The absolute difference of two Gaussians of the mean over the channels.
+    """
+    gray = images.mean(1, keepdim=True, dtype=working_dtype(images.dtype))
+    kernels = torch.stack([_gaussian(sigma, _RADIUS) for sigma in _SIGMAS]).to(gray)
+    blurred = F.conv2d(gray, kernels[:, None, :, None])  # (B, 2, ...): along the columns
+    blurred = F.conv2d(blurred, kernels[:, None, None, :], groups=2)
+    scores = (blurred[:, 0] - blurred[:, 1]).abs()
+    highest = F.max_pool2d(scores, 2 * _PEAK + 1, stride=1)
+    scores = scores[:, _PEAK:-_PEAK, _PEAK:-_PEAK]
+    return torch.where(scores >= highest, scores, scores - scores.amax((1, 2), keepdim=True))
 
 
 def _gaussian(sigma: float, radius: int) -> Tensor:
@@ -96,7 +93,7 @@ register(
     Remedy(
         name="select",
         group="view",
-        summary="the network sees the crop whose center the content chooses, of a wider view",
+        summary="the network sees the crop that the content chooses, of a wider view",
         apply=_apply,
         treats=("position", "sub-sampling"),
         number=Number("how many pixels wider the view is on each side", 1, 64, 8),

@@ -52,12 +52,24 @@ def test_a_move_that_keeps_the_winner_inside_changes_no_bit(others: list[str]) -
         assert torch.equal(model(crop(canvas, *move, 56)[same]), still)
 
 
-def test_the_crop_is_the_one_whose_center_scores_most() -> None:
+def test_the_crop_begins_on_the_lattice_of_the_highest_peak() -> None:
     images = torch.zeros(2, 3, 48, 48)
-    images[0, :, 20, 23] = 1  # a dot; the center of the 32 x 32 crop that begins at (4, 7)
-    images[1, :, 17, 18] = -1
-    assert Select(8, (224, 224)).place(images).tolist() == [[4, 7], [1, 2]]
-    assert torch.equal(Select(8, (224, 224))(images)[0, :, 16, 16], torch.ones(3))
+    images[0, :, 20, 23] = 1  # a dot, 12 and 15 pixels from where the first score stands
+    images[0, :, 30, 11] = 0.9
+    images[1, :, 26, 24] = -1
+    assert Select(8, (224, 224)).place(images).tolist() == [[12, 15], [1, 16]]  # modulo 17
+
+
+def test_moves_along_an_axis_change_the_crop_once_in_its_range() -> None:
+    canvas, margin = scene(96, 96, count=16).float(), 4
+    for axis in ((1, 0), (0, 1)):
+        moves = [(step * axis[0], step * axis[1]) for step in range(-4, 5)]
+        choose = Select(margin, (224, 224))
+        places = [choose.place(crop(canvas, *move, 64)) + torch.tensor(move) for move in moves]
+        distinct = [len(set(map(tuple, image.tolist()))) for image in torch.stack(places, 1)]
+        assert (
+            sum(count <= 2 for count in distinct) >= 12
+        )  # more only where the peak leaves the view
 
 
 @pytest.mark.parametrize("move", [Anchor((4, 4)), Canonical()])
