@@ -38,8 +38,7 @@ from shiftbench.run.engine import (
     ENGINES,
     FORWARDS,
     check_batch_independence,
-    check_forward,
-    is_translated,
+    checked,
 )
 from shiftbench.run.environment import describe_environment
 from shiftbench.run.job import attack_names
@@ -362,10 +361,7 @@ def _forward(model: Model, engine: str, first: Tensor) -> Model:
     if engine == "torch":
         check_batch_independence(name, logits, first)
         return logits
-    forward = FORWARDS[engine](logits, (*first.shape[1:],), "fp32")
-    if is_translated(forward):
-        check_forward(name, forward, logits, first)
-    return forward
+    return checked(name, FORWARDS[engine](logits, (*first.shape[1:],), "fp32"), logits, first)
 
 
 def _module_of(model: Model) -> nn.Module | None:

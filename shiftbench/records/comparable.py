@@ -32,8 +32,14 @@ def conditions(record: Record) -> dict[str, str]:
         "crop": str(geometry.get("crop", "paper")),
         "pad": str(geometry.get("pad", "none")),
         "precision": str(record.settings.get("precision", "fp32")),
-        "engine": str(record.settings.get("engine", "torch")),
+        "engine": _engine(record),
     }
+
+
+def _engine(record: Record) -> str:
+    """What ran the forward pass; ONNX Runtime was checked against PyTorch before it did."""
+    engine = str(record.settings.get("engine", "torch"))
+    return "torch" if engine == "onnx" else engine
 
 
 def _images(record: Record) -> str:

@@ -11,15 +11,18 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from aft_models.errors import AftModelsError
 from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.models.classifier import Classifier
 from shiftbench.models.onnx_network import OnnxNetwork
 from shiftbench.preprocessing import normalize
+from shiftbench.run.graphs import exported, graph_file
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +89,12 @@ def _compiled(module: nn.Module, shape: tuple[int, int, int], precision: str) ->
     return CompiledForward(module, precision, on_cpu=like.device.type == "cpu")
 
 
-def _onnx(module: nn.Module, shape: tuple[int, int, int], precision: str) -> Forward:
+def _onnx(
+    module: nn.Module, shape: tuple[int, int, int], precision: str, *, anew: bool = False
+) -> Forward:
     if is_onnx(module):  # a file of the user's runs there already
         return TorchForward(module, precision)
-    from aft_models.onnx import export_onnx
-
-    content = export_onnx(module, shape)
+    content = exported(module, shape, anew=anew)
     return OnnxNetwork(content, name=type(module).__name__, tf32=precision == "tf32")
 
 
@@ -102,11 +105,28 @@ def is_onnx(module: nn.Module) -> bool:
 
 FORWARDS: Mapping[str, Make] = {"torch": _torch, "compile": _compiled, "onnx": _onnx}
 ENGINES = tuple(FORWARDS)
+AUTO = "auto"  # torch, or onnx where `choose_engine` finds that it pays
 
 
-def is_translated(forward: Forward) -> bool:
-    """Whether it is a copy of the module in another runtime, which has to prove itself."""
-    return isinstance(forward, OnnxNetwork)
+def checked(
+    name: str, forward: Forward, module: nn.Module, images: Tensor, *, precision: str = "fp32"
+) -> Forward:
+    """A forward pass that answers as the module does on a few images.
+
+    A graph from the cache that does not, of other code perhaps, is exported anew.
+
+    Raises:
+        ModelError: It answers differently.
+    """
+    if not isinstance(forward, OnnxNetwork):  # the module itself
+        return forward
+    try:
+        check_forward(name, forward, module, images)
+    except ModelError:
+        channels, height, width = images.shape[1:]
+        forward = _onnx(module, (channels, height, width), precision, anew=True)
+        check_forward(name, forward, module, images)
+    return forward
 
 
 def check_forward(name: str, forward: Forward, module: nn.Module, images: Tensor) -> None:
@@ -130,6 +150,12 @@ def check_forward(name: str, forward: Forward, module: nn.Module, images: Tensor
 
 AUTO_GPU_BATCH = 512  # where `auto` starts on an accelerator; halved until it fits
 TRIAL = 8  # images that the speed is guessed from
+TRIALS = 3  # of which the fastest counts: other programs only slow them down
+# When `auto` takes ONNX Runtime, in seconds of PyTorch. Exporting takes about 25, and the number of
+# passes ahead is a bound: images that break early need fewer.
+FEW_PASSES = 500  # too few to be worth timing
+CACHED_PAYS, EXPORT_PAYS = 5.0, 120.0
+GAIN = 1.1  # times as fast, at least
 AUTO_CPU_PIXELS = 64 * 64 * 128  # per batch on a CPU: larger ones only fall out of its caches
 # Relative rounding of the shorter formats: below it, two logits may swap between batch sizes.
 ROUNDING = {"fp32": 0.0, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
@@ -191,6 +217,56 @@ def check_batch_independence(
         )
 
 
+def input_shape(classifier: Classifier) -> tuple[int, int, int]:
+    """(channels, height, width) of the images that a model takes."""
+    recipe = classifier.preprocessing
+    return (len(recipe.mean), recipe.input_size, recipe.input_size)
+
+
+def time_forward(
+    forward: Forward, shape: tuple[int, int, int], device: torch.device, count: int = TRIAL
+) -> float:
+    """Seconds per image in a small batch of blank images."""
+    blank = torch.zeros(count, *shape, device=device)
+    forward(blank)  # the first call allocates, tunes, compiles
+    began = time.monotonic()
+    forward(blank).cpu()
+    return (time.monotonic() - began) / count
+
+
+def choose_engine(
+    classifier: Classifier, *, device: torch.device, precision: str, passes: int
+) -> str:
+    """ONNX Runtime on a CPU where it is installed and faster, and the run long enough to pay.
+
+    Both are timed on this machine, on blank images. A graph that is in the cache already pays
+    after seconds, one that has to be exported after minutes.
+
+    Args:
+        classifier: The model.
+        device: Where it runs.
+        precision: As for `Engine`.
+        passes: Images that go through the model at most.
+    """
+    module, shape = classifier.module.to(device).eval(), input_shape(classifier)
+    installed = all(find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript"))
+    if device.type != "cpu" or precision != "fp32" or not installed or is_onnx(module):
+        return "torch"
+    if passes < FEW_PASSES:
+        return "torch"
+    plain = TorchForward(module, precision)
+    seconds = min(time_forward(plain, shape, device) for _ in range(TRIALS))
+    module.to(memory_format=torch.contiguous_format)  # as it was, for the exporter
+    if passes * seconds < (CACHED_PAYS if graph_file(module, shape).is_file() else EXPORT_PAYS):
+        return "torch"
+    try:
+        translated = _onnx(module, shape, precision)
+        other = min(time_forward(translated, shape, device) for _ in range(TRIALS))
+    except (AftModelsError, ModelError):  # what cannot be exported runs in PyTorch
+        return "torch"
+    return "onnx" if GAIN * other < seconds else "torch"
+
+
 class Engine:
     """Runs the model on batches of normalized images; halves them when memory runs out."""
 
@@ -219,11 +295,9 @@ class Engine:
         self.rounding = ROUNDING[precision]
         self.batch_size = batch_size or self._auto(self._recipe.input_size)
         module = classifier.module.to(device).eval()
-        side = self._recipe.input_size
-        shape = (len(self._recipe.mean), side, side)
-        self._forward = FORWARDS[engine](module, shape, precision)
-        self._reference = module if is_translated(self._forward) else None  # until it is compared
-        self._checked = False
+        self._shape = input_shape(classifier)
+        self._forward = FORWARDS[engine](module, self._shape, precision)
+        self._reference: nn.Module | None = module  # until the two are compared
         self.network_input = getattr(classifier.module, "network_input", None)
         self._features = classifier.features
         self.on_passes: Callable[[int], None] | None = None  # is told the size of every batch
@@ -241,11 +315,11 @@ class Engine:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Returns logits, (B, classes), in float32."""
-        if not self._checked:
-            self._checked = True
-            if self._reference is not None:
-                check_forward(self.name, self._forward, self._reference, images)
-                self._reference = None
+        if self._reference is not None:
+            module, self._reference = self._reference, None
+            self._forward = checked(
+                self.name, self._forward, module, images, precision=self.precision
+            )
             self._check_company(images)
         logits = self._answer(images)
         if self.on_passes is not None:
@@ -289,12 +363,7 @@ class Engine:
         Alone it would look much slower than it is in the batches of a search, and the first shards
         would be too small to fill them.
         """
-        side, count = self._recipe.input_size, min(TRIAL, self.batch_size)
-        blank = torch.zeros(count, len(self._recipe.mean), side, side, device=self.device)
-        self._answer(blank)  # the first call allocates, tunes, compiles
-        began = time.monotonic()
-        self._answer(blank).cpu()
-        return (time.monotonic() - began) / count
+        return time_forward(self._answer, self._shape, self.device, min(TRIAL, self.batch_size))
 
     def shrink(self, batch_size: int) -> None:
         """Goes on with smaller batches after memory ran out."""

@@ -21,7 +21,7 @@ from shiftbench.models.classifier import Classifier
 from shiftbench.preprocessing import Geometry, geometry_for
 from shiftbench.records.record import DataInfo, ModelInfo, images_digest
 from shiftbench.registry import unknown_name
-from shiftbench.run.engine import AUTOCAST, ENGINES, PRECISIONS
+from shiftbench.run.engine import AUTO, AUTOCAST, ENGINES, PRECISIONS
 from shiftbench.shifts import SHIFTS
 from shiftbench.shifts.attacks import ATTACKS, PAPER_ATTACKS, parse_attack
 
@@ -42,7 +42,7 @@ class Settings(MetricOptions):
     limit: int | None = None  # size of the class-balanced subset
     search_limit: int | None = None  # size of its part whose grids are searched
     precision: str = "fp32"
-    engine: str = "torch"  # what runs the forward pass; each rounds in its own way
+    engine: str = "torch"  # what runs the forward pass, each rounds in its own way; or "auto"
     crop_pct: str = "paper"  # or "model", or a number: how the view is cut from the image
     pad: str = "none"  # or "reflect", "zeros": where the margin comes from when pixels are short
     skip_bad: bool = False  # leave unreadable images out
@@ -61,7 +61,7 @@ class Settings(MetricOptions):
                 raise UsageError(f"{name} must be 1 or more, got {value}")
         for what, value, known in (
             ("precision", self.precision, PRECISIONS),
-            ("engine", self.engine, ENGINES),
+            ("engine", self.engine, (AUTO, *ENGINES)),
         ):
             if value not in known:
                 raise unknown_name(what, value, known)
@@ -117,6 +117,10 @@ class Job:
     data: DataInfo
     settings: Mapping[str, Any]  # as the record keeps them
     workers: int | None = None  # data loading processes; None: the loader's own choice
+
+    def with_engine(self, engine: str) -> Job:
+        """The same job, run by another engine."""
+        return replace(self, settings={**self.settings, "engine": engine})
 
     @cached_property
     def number(self) -> dict[str, int]:

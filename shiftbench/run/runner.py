@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from shiftbench.data import CanvasBatch, ImageSet, RenderedSet, load_dataset
@@ -23,7 +24,14 @@ from shiftbench.models import load_model
 from shiftbench.models.classifier import Classifier
 from shiftbench.records.record import Record, record_folder
 from shiftbench.run.distributed import SINGLE_PROCESS, Group
-from shiftbench.run.engine import Engine, choose_device, float32_arithmetic, is_out_of_memory
+from shiftbench.run.engine import (
+    AUTO,
+    Engine,
+    choose_device,
+    choose_engine,
+    float32_arithmetic,
+    is_out_of_memory,
+)
 from shiftbench.run.environment import describe_environment
 from shiftbench.run.job import Job, Settings, make_job
 from shiftbench.run.progress import Estimate, GroupProgress, Progress, ProgressCallback
@@ -130,7 +138,8 @@ def run(
                 if shard is None:
                     stack.enter_context(exclusive(store.folder))
                 stack.callback(store.close)
-                store.prepare(job, fresh=fresh, shards=None if shard is None else shard.count)
+                job = _prepare(job, store, device, shard, fresh=fresh)
+        job = job.with_engine(group.gather(job.settings["engine"])[0])
         with group.raise_on_all_ranks():
             store.read(job)
             missing = _share(job, store.missing(job), shard)
@@ -141,7 +150,7 @@ def run(
                     classifier,
                     device=device,
                     precision=settings.precision,
-                    engine=settings.engine,
+                    engine=job.settings["engine"],
                     batch_size=execution.batch_size,
                 )
                 shared = GroupProgress(group, callback) if group.count > 1 else callback
@@ -157,6 +166,37 @@ def run(
         record, written, left = group.gather(finished)[0]
     part = None if record is None else requested(record, job)
     return RunResult(record, part, reused=record is not None and not written, left=left)
+
+
+def _prepare(
+    job: Job, store: FolderStore, device: torch.device, shard: Shard | None, *, fresh: bool
+) -> Job:
+    """Makes the folder ready; the job that is returned says which engine `auto` stands for.
+
+    Work that has begun goes on with its engine.
+    """
+    shards = None if shard is None else shard.count
+    if job.settings["engine"] != AUTO:
+        store.prepare(job, fresh=fresh, shards=shards)
+        return job
+    engine = None if fresh else store.engine()
+    if engine is None:
+        if not fresh:
+            store.read(job)
+        missing = store.missing(job)
+        asked = [metric for metric in job.metrics if metric.name in missing]
+        passes = sum(m.passes(store.partial(m, missing[m.name])) for m in asked)
+        precision = job.settings["precision"]
+        engine = choose_engine(job.classifier, device=device, precision=precision, passes=passes)
+    try:
+        store.prepare(job.with_engine(engine), fresh=fresh, shards=shards)
+    except RecordError:  # another shard may have begun with another one meanwhile
+        begun = store.engine()
+        if begun in (None, engine):
+            raise
+        engine = begun
+        store.prepare(job.with_engine(engine), shards=shards)
+    return job.with_engine(engine)
 
 
 def _finish(

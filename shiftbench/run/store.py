@@ -287,6 +287,15 @@ class FolderStore(Store):
         self._stamp: tuple[int, int] | None = None  # of the record as read
         self._shards: int | None = None
 
+    def engine(self) -> str | None:
+        """What runs the forward pass of the work that is there; None: there is none."""
+        with suppress(FileNotFoundError, RecordError):
+            if self._stamp_now() is not None:
+                return str(read_record(self.folder).settings.get("engine", "torch"))
+            identity = json.loads((self.parts / IDENTITY_FILE).read_text(encoding="utf-8"))
+            return str(identity["settings"]["engine"])
+        return None
+
     def prepare(self, job: Job, *, fresh: bool = False, shards: int | None = None) -> None:
         """Makes the folder ready for a job, which the main process does once for all of them.
 

@@ -1,0 +1,90 @@
+"""Exported graphs in the cache folder: a network is exported once, whatever process needs it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import inspect
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from torch import nn
+
+from aft_models.weights import state_dict_digest
+from shiftbench.files import cache_folder, write_atomic
+
+log = logging.getLogger(__name__)
+
+PACKAGES = ("shiftbench", "torch", "onnx", "onnxscript", "onnxruntime")
+PATIENCE = 600.0  # seconds to wait for the process that exports; then this one does it itself
+
+
+def graph_file(module: nn.Module, shape: tuple[int, int, int]) -> Path:
+    """Where the graph of a network is kept: named by weights, architecture and versions.
+
+    What no digest can see, such as a function that was replaced at run time, is found out when
+    the graph is compared with the network.
+    """
+    layers = [(name, layer) for name, layer in module.named_modules()]
+    words = [f"{name} {type(layer).__qualname__} {_options(layer)}" for name, layer in layers]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
+    total = hashlib.sha256("\n".join([str(shape), *versions, *words]).encode())
+    total.update(state_dict_digest(module.state_dict()).encode())
+    for file in sorted({file for _, layer in layers if (file := _source(layer))}):
+        total.update(Path(file).read_bytes())
+    return cache_folder() / "graphs" / f"{total.hexdigest()[:32]}.onnx"
+
+
+def _options(layer: nn.Module) -> list[tuple[str, Any]]:
+    """Numbers, words and functions that a layer may branch on."""
+    plain = {key: getattr(value, "__qualname__", value) for key, value in vars(layer).items()}
+    return sorted((k, v) for k, v in plain.items() if isinstance(v, bool | int | float | str))
+
+
+def _source(layer: nn.Module) -> str | None:
+    with suppress(TypeError, OSError):  # typed into an interpreter
+        file = inspect.getfile(type(layer))
+        return file if Path(file).is_file() else None
+    return None
+
+
+def exported(module: nn.Module, shape: tuple[int, int, int], *, anew: bool = False) -> bytes:
+    """The graph of a network: from the cache, or exported and kept there.
+
+    Of several processes that need it at once, the first exports for all.
+
+    Args:
+        module: The network, in evaluation mode.
+        shape: Of its images, (channels, height, width).
+        anew: Replace the graph that is there.
+    """
+    from aft_models.onnx import export_onnx
+
+    file = graph_file(module, shape)
+    if anew or not file.is_file():
+        with _locked(file):
+            if anew or not file.is_file():
+                content = export_onnx(module, shape)
+                try:
+                    write_atomic(file, content)
+                except OSError as error:
+                    log.warning("%s: the exported network is not kept for the next run", error)
+                return content
+    return file.read_bytes()
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Lets one process at a time in, where the file system has locks."""
+    lock = FileLock(file.with_suffix(".lock"))
+    with suppress(OSError, NotImplementedError, Timeout):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=PATIENCE)
+    try:
+        yield
+    finally:
+        lock.release()
