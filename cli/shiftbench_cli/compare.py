@@ -10,14 +10,14 @@ from pathlib import Path
 import click
 
 from shiftbench.files import GALLERY_ENDINGS, format_of, require_place
-from shiftbench.records.choose import find_record
+from shiftbench.records.choose import RUNS, find_record, records_of
 from shiftbench.records.record import Record, read_records
 from shiftbench.report.compare import compare, to_rows
 from shiftbench_cli import options, render
 
 
 def _records(folders: tuple[Path, ...], names: tuple[str, str], data: str | None) -> list[Record]:
-    places = folders or (Path("results/runs"),)
+    places = [records_of(folder) for folder in folders] or [RUNS]
     # A folder given by name needs no place to be looked for in.
     by_name = [name for name in names if not Path(name).is_dir()]
     known = read_records(places) if by_name else []

@@ -28,3 +28,11 @@ datasets = _names_of("datasets")
 attacks = _names_of("attacks", "all", "none")
 metrics = _names_of("metrics")
 recipes = _names_of("recipes")
+
+
+def suites(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Offers suites that come with the package, and files."""
+    from shiftbench.run.suite import suite_names
+
+    names = [CompletionItem(name) for name in suite_names() if name.startswith(typed)]
+    return [*names, CompletionItem(typed, type="file")]

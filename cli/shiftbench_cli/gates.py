@@ -44,8 +44,8 @@ class Gate:
         return f"{record.model.name}: {which} is {value:.4f}, {side} {self.limit:g}"
 
 
-def parse_gates(under: Sequence[str], over: Sequence[str], settings: Settings) -> list[Gate]:
-    """Reads the gates of a run.
+def parse_gates(under: Sequence[str], over: Sequence[str], runs: Sequence[Settings]) -> list[Gate]:
+    """Reads the gates of one or more runs.
 
     A curve's own name is the widest grid of this run: a record may reach further than the run asks
     for, and the gate must not depend on that.
@@ -55,10 +55,11 @@ def parse_gates(under: Sequence[str], over: Sequence[str], settings: Settings) -
             run will not have or can only find too high.
     """
     known: dict[str, tuple[ScoreName, Metric]] = {}
-    for text in settings.metric_texts():
-        metric = plan_metric(text, settings, view=VIEW, resize=2 * VIEW)
-        for name in metric.score_names():  # radii ascend: the last one has the curve's name
-            known |= dict.fromkeys((str(name), name.stem, name.column), (name, metric))
+    for settings in runs if under or over else ():
+        for text in settings.metric_texts():
+            metric = plan_metric(text, settings, view=VIEW, resize=2 * VIEW)
+            for name in metric.score_names():  # radii ascend: the last one has the curve's name
+                known |= dict.fromkeys((str(name), name.stem, name.column), (name, metric))
     return [
         *(_parse(text, known, over=False) for text in under),
         *(_parse(text, known, over=True) for text in over),

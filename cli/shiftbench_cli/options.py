@@ -66,6 +66,29 @@ def data(command: Command) -> Command:
     )(command)
 
 
+def suite_data(command: Command) -> Command:
+    """The images of one or more data sets, as `data`."""
+    return click.option(
+        "-d",
+        "--data",
+        multiple=True,
+        metavar="NAME[:PATH]",
+        help="Images to measure on; of a suite, where one of its data sets is, repeatable. "
+        "Default: scenes.",
+        shell_complete=completion.datasets,
+    )(command)
+
+
+def root(command: Command) -> Command:
+    """Where the relative paths of a suite begin, as `root`."""
+    return click.option(
+        "--root",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="Where relative paths of the suite begin. Default: the folder of its file; of paper "
+        "and board, the current folder.",
+    )(command)
+
+
 def images(default: int) -> Callable[[Command], Command]:
     """How many images, as `images`."""
     return click.option(

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from aft_models.errors import AftModelsError
-from shiftbench.data import load_dataset
-from shiftbench.errors import ShiftbenchError, UsageError
-from shiftbench.models import default_models, load_model, parse_models
+from shiftbench.data import ImageSet, load_dataset
+from shiftbench.errors import UsageError
+from shiftbench.models import default_models, parse_models
 from shiftbench.models.names import require_one_model
+from shiftbench.records.choose import RUNS
 from shiftbench.records.log import log_record
-from shiftbench.records.record import read_record, record_folder
+from shiftbench.records.record import Record, read_record, record_folder
 from shiftbench.run.distributed import Group
-from shiftbench.run.engine import ENGINES, PRECISIONS
+from shiftbench.run.engine import AUTO, ENGINES, PRECISIONS
 from shiftbench.run.job import Settings
-from shiftbench.run.runner import Execution, run
+from shiftbench.run.runner import Execution
 from shiftbench.run.shards import Shard
+from shiftbench.run.suite import Measurement, read_suite, run_suite
 from shiftbench_cli import completion, options, report
 from shiftbench_cli.gates import EXIT_CODE, parse_gates, worse_than
 from shiftbench_cli.processes import SharedCommand, share
@@ -36,11 +39,13 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
 
 
 @click.command(cls=SharedCommand, name="run")
+@click.argument("suite", required=False, shell_complete=completion.suites)
 @options.models(named=True)
 @options.checkpoint
 @options.strip_prefix
 @click.option("--name", help="Name to show in records and tables; same as -m NAME=MODEL.")
-@options.data
+@options.suite_data
+@options.root
 @click.option("--split", help="Part of the data set. Default: the usual evaluation split.")
 @click.option(
     "-a",
@@ -98,10 +103,10 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
 )
 @click.option(
     "--engine",
-    type=click.Choice(ENGINES),
-    default="torch",
+    type=click.Choice([AUTO, *ENGINES]),
+    default=AUTO,
     show_default=True,
-    help="Backend of the forward pass; onnx is ONNX Runtime.",
+    help="Backend of the forward pass; onnx is ONNX Runtime, auto takes it on a CPU where it pays.",
 )
 @click.option(
     "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
@@ -120,9 +125,7 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    default=Path("results/runs"),
-    show_default=True,
-    help="Where records go.",
+    help="Where records go. Default: results/runs; of a suite, the folder of its name below.",
 )
 @click.option(
     "--resume/--fresh", default=True, help="Reuse finished work (default), or start over."
@@ -155,11 +158,13 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
 def command(
     ctx: click.Context,
     /,
+    suite: str | None,
+    root: Path | None,
     models: tuple[str, ...],
     checkpoint: Path | None,
     strip_prefix: str | None,
     name: str | None,
-    data: str,
+    data: tuple[str, ...],
     split: str | None,
     class_map: Path | None,
     download: bool,
@@ -171,7 +176,7 @@ def command(
     device: str,
     nproc: int,
     shard: Shard | None,
-    output: Path,
+    output: Path | None,
     resume: bool,
     fail_under: tuple[str, ...],
     fail_over: tuple[str, ...],
@@ -184,12 +189,23 @@ def command(
 ) -> int:
     """Evaluate models under attacks.
 
+    SUITE is a whole benchmark: a YAML file with models, data and settings, or paper or board, which
+    come with shiftbench. Options that are given hold for all of it; --model chooses some of its
+    models, --data says where its data sets are.
+
     With no options: the bundled models on the embedded data set `scenes`, every attack. Without
     --model: the bundled models that were trained on --data.
 
     A model of your own is FILE.py:FUNCTION. The function returns the model, or the model and what
     it expects of images: {"input_size": 96, "mean": 0.5, "std": 0.5}, or its transform.
     """
+    about: dict[str, Any] = {"checkpoint": checkpoint, "strip_prefix": strip_prefix}
+    about |= {"split": split, "class_map": class_map}
+    if suite is None and len(data) > 1:
+        raise UsageError(f"expected one --data without a suite, got {len(data)}")
+    for option, value in {"name": name, **about}.items() if suite is not None else ():
+        if value is not None:
+            raise UsageError(f"--{option.replace('_', '-')} is of one model: write it into {suite}")
     if checkpoint is not None:
         require_one_model(models)
     if name is not None and len(models) != 1:
@@ -201,61 +217,76 @@ def command(
     if not consistency:
         choices["consistency"] = ()
     settings = Settings(**choices)  # every other option is a field of it
+    place = output or (RUNS if suite is None else RUNS / Path(suite).stem)
+
+    @cache
+    def opened(data: str, split: str | None, class_map: Path | None) -> ImageSet:
+        return load_dataset(
+            data, split=split, download=download, class_map=class_map, verify=verify_data
+        )
+
+    def plan() -> list[Measurement]:
+        """What is to be measured; options that were given hold for every run of a suite."""
+        if suite is not None:
+            given = {k: v for k, v in choices.items() if _is_given(ctx, k, full_grid=full_grid)}
+            runs = read_suite(suite, root=root, data=data, models=models)
+            return [replace(one, settings=replace(one.settings, **given)) for one in runs]
+        spec = data[0] if data else "scenes"
+        dataset = opened(spec, split, class_map)
+        used = settings.for_data(dataset)
+        specs = parse_models(models or default_models(dataset.name))
+        specs = [replace(one, label=name or one.label) for one in specs]
+        return [Measurement(one, used, spec, **about) for one in specs]
 
     def work(group: Group) -> int:
         with group.raise_on_all_ranks():
-            dataset = load_dataset(
-                data, split=split, download=download, class_map=class_map, verify=verify_data
-            )
-            gates = parse_gates(fail_under, fail_over, settings.for_data(dataset))
+            runs = plan()
+            gates = parse_gates(fail_under, fail_over, [one.settings for one in runs])
             baseline = None if fail_worse is None else read_record(fail_worse)
-            specs = parse_models(models or default_models(dataset.name))
-        execution = Execution(device, batch_size, workers, group, shard)
-        records, problems = [], []
+        records: dict[str, Record] = {}  # by model and data
+        problems: dict[str, list[str]] = {}  # sentence -> the models that failed so
         with run_progress(quiet=quiet, speak=group.is_main) as progress:
-            for model in specs:
-                try:
-                    with group.raise_on_all_ranks():
-                        classifier = load_model(
-                            model,
-                            checkpoint=checkpoint,
-                            strip_prefix=strip_prefix,
-                            class_names=dataset.class_names,
-                        )
-                        classifier = replace(classifier, name=name or classifier.name)
-                    result = run(
-                        classifier,
-                        dataset,
-                        settings,
-                        output,
-                        execution=execution,
-                        fresh=not resume,
-                        callback=progress.model(classifier.name),
-                    )
-                except (ShiftbenchError, AftModelsError) as error:
-                    if len(specs) == 1:
-                        raise
-                    problems.append(f"{model} failed: {error}")
-                    progress.remark(f"{model} failed: see the error at the end")
-                    continue
-                if result.record is None or result.requested is None:
-                    progress.remark(f"{classifier.name}: {result.left} images left to other shards")
-                    continue
-                records.append(result.requested)
-                if result.reused:
-                    progress.remark(f"{classifier.name}: already complete: {result.record.folder}")
-                if group.is_main and logs:
-                    folder = record_folder(output, classifier.name, dataset.name)
-                    log_record(result.record, logs, output / "logs" / folder.name)
-        complaints = [words for gate in gates for words in map(gate.complaint, records) if words]
+            for outcome in run_suite(
+                runs,
+                place,
+                load_data=lambda one: opened(one.data, one.split, one.class_map),
+                execution=Execution(device, batch_size, workers, group, shard),
+                fresh=not resume,
+                callback=progress.model,
+            ):
+                shown, result = outcome.name, outcome.result
+                if outcome.error is not None and suite is None and len(runs) == 1:
+                    raise outcome.error
+                if result is None:
+                    problems.setdefault(str(outcome.error), []).append(shown)
+                    progress.remark(f"{shown} failed: see the error at the end")
+                elif result.record is None or result.requested is None:
+                    progress.remark(f"{shown}: {result.left} images left to other shards")
+                else:
+                    record = result.record
+                    folder = record_folder(place, record.model.name, record.data.name)
+                    records[folder.name] = result.requested if suite is None else record
+                    if result.reused:
+                        progress.remark(f"{shown}: already complete: {record.folder}")
+                    if group.is_main and logs:
+                        log_record(record, logs, place / "logs" / folder.name)
+        found = list(records.values())
+        complaints = [words for gate in gates for words in map(gate.complaint, found) if words]
         if baseline is not None:
-            complaints += [words for record in records for words in worse_than(baseline, record)]
+            complaints += [words for record in found for words in worse_than(baseline, record)]
         if group.is_main:
-            report.write(records, kind, board=board)
-            for problem in problems:
-                click.echo(f"error: {problem}", err=True)
+            report.write(found, kind, board=board)
+            for sentence, names in problems.items():
+                click.echo(f"error: {', '.join(dict.fromkeys(names))} failed: {sentence}", err=True)
             for complaint in complaints:
                 click.echo(f"failed: {complaint}", err=True)
         return 1 if problems else EXIT_CODE if complaints else 0
 
     return share(ctx, work, nproc=nproc, device=device)
+
+
+def _is_given(ctx: click.Context, option: str, *, full_grid: bool) -> bool:
+    """Whether an option stands on the command line, --full-grid for the mode."""
+    return ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE or (
+        full_grid and option == "mode"
+    )

@@ -10,6 +10,15 @@ from shiftbench.errors import RecordError, UsageError
 from shiftbench.records.record import Record, read_record, read_records
 from shiftbench.registry import unknown_name
 
+RUNS = Path("results/runs")  # where records go unless the user says otherwise
+
+
+def records_of(path: Path) -> Path:
+    """Where to look for records: a folder, or the one that a suite of this name or file went to."""
+    folder = RUNS / path.stem
+    is_suite = path.suffix in (".yaml", ".yml") or not path.exists()
+    return folder if is_suite and folder.is_dir() else path
+
 
 def load_records(
     paths: Iterable[Path], *, on_unreadable: Callable[[RecordError], None] | None = None
@@ -17,12 +26,12 @@ def load_records(
     """Reads every record below `paths`; finding none is an error that says how to make some.
 
     Args:
-        paths: Folders, or record files.
+        paths: Folders, record files, or names and files of suites.
         on_unreadable: Receives the error of each record that cannot be read: see `read_records`.
 
     >>> records = load_records([Path("results/runs")])  # doctest: +SKIP
     """
-    folders = list(paths)
+    folders = [records_of(path) for path in paths]
     records = read_records(folders, on_unreadable=on_unreadable)
     if not records:
         places = ", ".join(str(folder) for folder in folders)

@@ -30,7 +30,10 @@ def graph_file(module: nn.Module, shape: tuple[int, int, int]) -> Path:
     the graph is compared with the network.
     """
     layers = [(name, layer) for name, layer in module.named_modules()]
-    words = [f"{name} {type(layer).__qualname__} {_options(layer)}" for name, layer in layers]
+    words = [
+        f"{name} {type(layer).__qualname__}({layer.extra_repr()}) {_options(layer)}"
+        for name, layer in layers
+    ]
     versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
     total = hashlib.sha256("\n".join([str(shape), *versions, *words]).encode())
     total.update(state_dict_digest(module.state_dict()).encode())

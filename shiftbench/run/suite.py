@@ -15,22 +15,26 @@ different radii or limits; all of them go into one record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from shiftbench.data import DATA_SOURCES
-from shiftbench.errors import UsageError, first_line
+from aft_models.errors import AftModelsError
+from shiftbench.data import DATA_SOURCES, ImageSet, load_dataset
+from shiftbench.errors import ShiftbenchError, UsageError, first_line
 from shiftbench.files import file_safe
-from shiftbench.models import name_models
+from shiftbench.models import Classifier, load_model
+from shiftbench.models.names import ModelSpec, parse_model
 from shiftbench.models.source import SOURCES
 from shiftbench.registry import unknown_name
 from shiftbench.run.job import Settings
+from shiftbench.run.progress import ProgressCallback
+from shiftbench.run.runner import Execution, RunResult, run
 
 SUITES = Path(__file__).resolve().parents[1] / "suites"
 ENDINGS = (".yaml", ".yml")
@@ -51,19 +55,13 @@ _KEYS = {**_SETTINGS, **dict.fromkeys(_ABOUT_MODEL, str), "remedies": tuple, "me
 class Measurement:
     """One run of a suite: a model on a data set with some settings."""
 
-    model: str  # what `load_model` takes, remedies included
+    model: ModelSpec
     settings: Settings
     data: str = "scenes"
-    name: str | None = None  # None: as the model is called by itself
     checkpoint: Path | None = None
     strip_prefix: str | None = None
     split: str | None = None
     class_map: Path | None = None
-
-    @property
-    def shown(self) -> str:
-        """What messages call the model."""
-        return self.name or self.model
 
 
 def suite_names() -> list[str]:
@@ -91,7 +89,7 @@ def read_suite(
         data: `NAME:PATH` for data sets of that name.
         models: Only these, or patterns such as `xcit*`.
 
-    >>> [run.model for run in read_suite("board", models=["*_af.scenes"])]
+    >>> [str(run.model) for run in read_suite("board", models=["*_af.scenes"])]
     ['xcit_pico_6_p8_af.scenes']
 
     Raises:
@@ -106,10 +104,79 @@ def read_suite(
     if not isinstance(content, Mapping) or "models" not in content:
         raise UsageError(f"expected a key models in the suite {file}, such as models: [timm:vit]")
     try:
-        runs = _named(list(_below(content, {}, start, ())))
-        return _chosen(_at_places(runs, data), models)
+        entries = list(_entries(content, {}, start, ()))
+        _refuse_twice(entries)
+        return _chosen(_at_places([one for entry in entries for one in entry], data), models)
     except UsageError as error:
         raise UsageError(f"suite {file}: {error}") from error
+
+
+def open_data(one: Measurement) -> ImageSet:
+    """The images of a run."""
+    return load_dataset(one.data, split=one.split, class_map=one.class_map)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run of a suite ended."""
+
+    name: str  # of the model
+    result: RunResult | None  # None: it failed
+    error: ShiftbenchError | AftModelsError | None = None
+
+
+def run_suite(
+    runs: Sequence[Measurement],
+    output: str | Path = "results/runs",
+    *,
+    load_data: Callable[[Measurement], ImageSet] = open_data,
+    execution: Execution | None = None,
+    fresh: bool = False,
+    callback: Callable[[str], ProgressCallback | None] = lambda name: None,
+) -> Iterator[Outcome]:
+    """Measures what the records of a suite lack; a run that fails does not stop the others.
+
+    Args:
+        runs: Of `read_suite`.
+        output: Folder of records.
+        load_data: Opens the data set of a run.
+        execution: How it is done: device, batch size, processes.
+        fresh: Drop records and unfinished parts that are there, and start over.
+        callback: Called with a title before each run; what it returns follows the progress.
+    """
+    execution, group = execution or Execution(), (execution or Execution()).group
+    before: Measurement | None = None  # the run whose model is loaded
+    classifier: Classifier | None = None
+    for number, one in enumerate(runs, 1):
+        same = before is not None and replace(one, settings=before.settings) == before
+        try:
+            with group.raise_on_all_ranks():
+                dataset = load_data(one)
+                if classifier is None or not same:
+                    before = classifier = None  # two at a time may be too large
+                    classifier, before = _load(one, dataset), one
+            title = f"{number}/{len(runs)} {classifier.name}" if len(runs) > 1 else classifier.name
+            result = run(
+                classifier,
+                dataset,
+                one.settings,
+                output,
+                execution=execution,
+                fresh=fresh and not same,
+                callback=callback(title),
+            )
+            yield Outcome(classifier.name, result)
+        except (ShiftbenchError, AftModelsError) as error:
+            yield Outcome(str(one.model), None, error)
+
+
+def _load(one: Measurement, dataset: ImageSet) -> Classifier:
+    return load_model(
+        one.model,
+        checkpoint=one.checkpoint,
+        strip_prefix=one.strip_prefix,
+        class_names=dataset.class_names,
+    )
 
 
 def _file(name: str) -> Path:
@@ -124,10 +191,10 @@ def _file(name: str) -> Path:
     return SUITES / f"{name}.yaml"
 
 
-def _below(
+def _entries(
     node: Any, above: Mapping[str, Any], root: Path, parents: tuple[int, ...]
-) -> Iterator[Measurement]:
-    """The runs of a model, or of all models of a group."""
+) -> Iterator[list[Measurement]]:
+    """The runs of a model, or of each model of a group."""
     node = {"model": node} if isinstance(node, str) else node
     if not isinstance(node, Mapping):
         raise UsageError(f"expected a model's name, or keys and values, got {node!r}")
@@ -140,15 +207,16 @@ def _below(
         if "model" in own:
             raise UsageError(f"model {own['model']!r} stands beside models: make it one of them")
         for member in members:
-            yield from _below(member, own, root, (*parents, id(node)))
+            yield from _entries(member, own, root, (*parents, id(node)))
         return
     if "model" not in own:
         raise UsageError(f"expected a key model or models beside {', '.join(node)}")
-    for block in own.pop("measure", None) or [{}]:
+    blocks = own.pop("measure", None) or [{}]
+    for block in blocks:
         if not isinstance(block, Mapping):
             raise UsageError(f"expected keys and values in measure, got {block!r}")
         _check(block, _SETTINGS)
-        yield _measurement({**own, **block}, root)
+    yield [_measurement({**own, **block}, root) for block in blocks]
 
 
 def _check(node: Mapping[str, Any], known: Mapping[str, type]) -> None:
@@ -177,7 +245,8 @@ def _measurement(values: dict[str, Any], root: Path) -> Measurement:
         values[key] = (given,) if isinstance(given, str) else tuple(map(str, given))
     for key in [key for key in values if _KEYS[key] is str]:
         values[key] = str(values[key])
-    model = "+".join([_at(root, values.pop("model")), *values.pop("remedies", ())])
+    model = parse_model("+".join([_at(root, values.pop("model")), *values.pop("remedies", ())]))
+    model = replace(model, label=values.pop("name", model.label))
     settings = {key: values.pop(key) for key in _SETTINGS if key in values}
     for key in {"checkpoint", "class_map"} & values.keys():
         values[key] = root / values[key]
@@ -197,43 +266,31 @@ def _at(root: Path, text: str) -> str:
     return ":".join(str(root / p) if at else p for p, at in zip(parts, found, strict=True))
 
 
-def _named(runs: Sequence[Measurement]) -> list[Measurement]:
-    """Gives models of one data set names that tell their records apart; refuses a model twice."""
-    named = list(runs)
-    for data in dict.fromkeys(run.data for run in runs):
-        own = [i for i, run in enumerate(runs) if run.data == data]
-        # The blocks of a measure stand together.
-        models = [model for model, _ in groupby((runs[i].model, runs[i].name) for i in own)]
-        folders = [file_safe(name or model) for model, name in models]
-        for (model, name), folder in zip(models, folders, strict=True):
-            if folders.count(folder) > 1:
-                raise UsageError(
-                    f"{name or model} on {data} stands twice: remove one, or give it a name"
-                )
-        texts = [model for model, name in models if name is None]
-        names = dict(zip(texts, name_models(texts), strict=True))
-        for i in own:
-            if runs[i].name is None:
-                named[i] = replace(runs[i], name=names[runs[i].model].name)
-    return named
+def _refuse_twice(entries: Sequence[Sequence[Measurement]]) -> None:
+    """Refuses two models that would share a record."""
+    folders = Counter((file_safe(str(entry[0].model)), entry[0].data) for entry in entries)
+    for entry in entries:
+        model, data = str(entry[0].model), entry[0].data
+        if folders[file_safe(model), data] > 1:
+            raise UsageError(f"{model} on {data} stands twice: remove one, or give it a name")
 
 
 def _at_places(runs: Sequence[Measurement], data: Sequence[str]) -> list[Measurement]:
     places = {text.partition(":")[0]: text for text in data}
-    known = {run.data.partition(":")[0] for run in runs}
+    known = {one.data.partition(":")[0] for one in runs}
     for name in places:
         if name not in known:
             raise unknown_name("data set", name, known)
-    return [replace(run, data=places.get(run.data.partition(":")[0], run.data)) for run in runs]
+    return [replace(one, data=places.get(one.data.partition(":")[0], one.data)) for one in runs]
 
 
 def _chosen(runs: Sequence[Measurement], models: Sequence[str]) -> list[Measurement]:
     for pattern in models:
-        if not any(_is_called(run, pattern) for run in runs):
-            raise unknown_name("model", pattern, {run.shown for run in runs})
-    return [run for run in runs if not models or any(_is_called(run, p) for p in models)]
+        if not any(_is_called(one, pattern) for one in runs):
+            raise unknown_name("model", pattern, {str(one.model) for one in runs})
+    return [one for one in runs if not models or any(_is_called(one, p) for p in models)]
 
 
-def _is_called(run: Measurement, pattern: str) -> bool:
-    names = {run.shown, run.model}
+def _is_called(one: Measurement, pattern: str) -> bool:
+    names = {str(one.model), one.model.text}
     return pattern in names or any(fnmatchcase(name, pattern) for name in names)

@@ -13,11 +13,15 @@ from torch import Tensor, nn
 import shiftbench
 from aft_models import onnx as exporter
 from shiftbench.data import Scenes, load_dataset
-from shiftbench.errors import ModelError, UsageError
+from shiftbench.errors import ModelError, RecordError, UsageError
 from shiftbench.models import Classifier, as_classifier, load_model
-from shiftbench.run.engine import ENGINES, Engine
+from shiftbench.models.onnx_network import OnnxNetwork
+from shiftbench.run import engine as module
+from shiftbench.run.engine import ENGINES, Engine, TorchForward, choose_engine
+from shiftbench.run.graphs import exported, graph_file
 from shiftbench.run.job import Settings
 from shiftbench.run.runner import Execution, run
+from shiftbench.run.shards import Shard
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -143,13 +147,135 @@ def test_a_graph_that_answers_differently_stops_before_anything_is_measured(
 ) -> None:
     export = exporter.export_onnx
     monkeypatch.setattr(exporter, "export_onnx", lambda m, s: export(Scaled(m).eval(), s))
+    monkeypatch.setenv("SHIFTBENCH_CACHE", str(tmp_path / "cache"))
     answer = engine(classifier, "onnx")
     answer.seconds_per_image()  # blank images prove nothing
     with pytest.raises(ModelError, match=r"small answers differently .* off by .*--engine torch"):
         answer(torch.randn(4, 3, 24, 24))
     with pytest.raises(ModelError, match="answers differently"):
-        rows_of(classifier, "onnx", tmp_path)
+        rows_of(classifier, "onnx", tmp_path / "runs")
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+# --- exported graphs in the cache
+
+
+@pytest.fixture
+def exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+    """An empty cache, and the networks that are exported."""
+    seen: list[nn.Module] = []
+    export = exporter.export_onnx
+
+    def noted(module: nn.Module, shape: tuple[int, int, int]) -> bytes:
+        seen.append(module)
+        return export(module, shape)
+
+    monkeypatch.setattr(exporter, "export_onnx", noted)
+    monkeypatch.setenv("SHIFTBENCH_CACHE", str(tmp_path / "cache"))
+    return seen
+
+
+def test_a_network_is_exported_once(exports: list[nn.Module], tmp_path: Path) -> None:
+    """By however many threads or processes; other weights or options are other networks."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(4) as pool:
+        graphs = set(pool.map(lambda _: exported(Small().eval(), (3, 24, 24)), range(4)))
+    assert (len(exports), len(graphs)) == (1, 1)
+    assert not list(tmp_path.rglob("*.tmp"))
+    file = graph_file(Small(), (3, 24, 24))
+    changed = Small()
+    changed.head.weight.data[0, 0] += 1
+    strided = Small()
+    strided.conv.stride = (2, 2)
+    pooled = Small()
+    pooled.pool = "avg"
+    others = [graph_file(m, (3, 24, 24)) for m in (changed, strided, pooled)]
+    assert len({file, graph_file(Small(), (3, 32, 32)), *others}) == 5
+
+
+def test_a_graph_of_other_code_is_exported_anew(
+    exports: list[nn.Module], classifier: Classifier
+) -> None:
+    file = graph_file(classifier.module, (3, 24, 24))
+    stale = exported(Scaled(classifier.module).eval(), (3, 24, 24))
+    file.write_bytes(stale)
+    images = torch.randn(4, 3, 24, 24)
+    answer = engine(classifier, "onnx")(images)
+    with torch.no_grad():
+        torch.testing.assert_close(answer, classifier.module(images), atol=1e-5, rtol=1e-5)
+    assert file.read_bytes() != stale
+
+
+def test_a_cache_that_cannot_be_written_is_none(
+    exports: list[nn.Module], classifier: Classifier, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("a file, not a folder")
+    engine(classifier, "onnx")(torch.randn(4, 3, 24, 24))
+    assert len(exports) == 1
+
+
+# --- auto
+
+
+def chosen(classifier: Classifier, passes: int, device: str = "cpu") -> str:
+    return choose_engine(classifier, device=torch.device(device), precision="fp32", passes=passes)
+
+
+def test_auto_chooses_by_the_passes_ahead(
+    exports: list[nn.Module], classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {TorchForward: 0.02, OnnxNetwork: 0.01}
+    monkeypatch.setattr(module, "time_forward", lambda forward, *_: seconds[type(forward)])
+    assert chosen(classifier, 499) == "torch"  # not worth timing
+    assert chosen(classifier, 5000) == "torch"  # 100 s: exporting takes too long
+    assert not exports
+    assert chosen(classifier, 7000) == "onnx"  # 140 s
+    assert chosen(classifier, 500) == "onnx"  # 10 s, and the graph is there
+    assert len(exports) == 1
+    seconds[OnnxNetwork] = 0.019
+    assert chosen(classifier, 7000) == "torch"  # hardly faster
+    seconds[OnnxNetwork] = 0.01
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    assert chosen(classifier, 7000) == "torch"  # not installed
+
+
+def test_a_record_goes_on_with_its_engine_under_auto(
+    exports: list[nn.Module],
+    classifier: Classifier,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def go(engine: str, folder: str, **options: object) -> str:
+        settings = Settings(attacks=("crop",), engine=engine, **{"max_shift": 1, **options})
+        images = Scenes("test", 12)
+        record = run(classifier, images, settings, tmp_path / folder, execution=CPU).record
+        return str(record.settings["engine"])
+
+    monkeypatch.setattr("shiftbench.run.runner.choose_engine", lambda *_, **__: "onnx")
+    assert go("torch", "a") == "torch"
+    assert go("auto", "a", max_shift=2) == "torch"
+    assert go("auto", "b") == "onnx"
+    monkeypatch.setattr("shiftbench.run.runner.choose_engine", lambda *_, **__: "torch")
+    assert go("auto", "b", max_shift=2) == "onnx"
+    with pytest.raises(RecordError, match='engine was "onnx", is "torch"'):
+        go("torch", "b")
+
+
+def test_shards_that_choose_at_once_agree(
+    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second shard has chosen before the first one's claim was there to see."""
+    settings = Settings(attacks=("crop",), max_shift=1, engine="auto")
+    choices = iter(["torch", "onnx"])
+    looks = iter([None, None, "torch", "torch"])
+    monkeypatch.setattr("shiftbench.run.runner.choose_engine", lambda *_, **__: next(choices))
+    monkeypatch.setattr("shiftbench.run.store.FolderStore.engine", lambda _: next(looks))
+    for index in (1, 2):
+        execution = Execution(device="cpu", batch_size=16, shard=Shard(index, 2))
+        result = run(classifier, Scenes("test", 12), settings, tmp_path, execution=execution)
+    assert result.record is not None
+    assert result.record.settings["engine"] == "torch"
 
 
 def test_an_onnx_file_runs_there_already(tmp_path: Path) -> None:
