@@ -14,6 +14,9 @@ from shiftbench.report.paper import TABLES, Answer, answer, commands, read_claim
 from shiftbench_cli import options, render
 
 
+IN_SUITE = ("imagenet_main", "realistic_shifts")  # tables that the suite `paper` answers
+
+
 def _flat(found: Answer) -> dict[str, str | float | int | None]:
     claim, score = found.claim, found.score
     return {
@@ -42,7 +45,8 @@ def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, ki
     """Put the paper's figures next to ours.
 
     Ours come from records of the same model and data; where there is none, the commands that would
-    make it are printed. Without TABLE, every table.
+    make it are printed. Without TABLE, every table. `shiftbench run paper -d imagenet:DIR` measures
+    all networks of Table 1 and Figure 2.
 
     TABLE is imagenet_main, imagenet_ablation, finetune, scratch, heads, polynomial, batch_size or
     realistic_shifts.
@@ -56,6 +60,10 @@ def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, ki
     if kind == "table":
         for name, answers in found.items():
             render.print_claims(name, answers)
+        if any(one.score is None for name in IN_SUITE for one in found.get(name, ())):
+            render.note(
+                "All of Table 1 and Figure 2 in one go: shiftbench run paper -d imagenet:DIR"
+            )
         return
     rows = [_flat(one) for answers in found.values() for one in answers]
     if kind == "json":

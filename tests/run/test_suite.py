@@ -228,3 +228,12 @@ def test_fresh_starts_over_once_per_model(tmp_path: Path) -> None:
     assert last.result is not None
     assert last.result.record is not None
     assert {"adversarial_crop", "adversarial_half"} <= set(last.result.record.metrics)
+
+
+def test_reproduce_points_to_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["reproduce", "realistic_shifts"])
+    assert "shiftbench run paper -d imagenet:DIR" in " ".join(capsys.readouterr().out.split())
