@@ -13,7 +13,6 @@ from shiftbench.records.record import read_records
 from shiftbench.report.paper import TABLES, Answer, answer, commands, read_claims
 from shiftbench_cli import options, render
 
-
 IN_SUITE = ("imagenet_main", "realistic_shifts")  # tables that the suite `paper` answers
 
 

@@ -236,4 +236,4 @@ def test_reproduce_points_to_the_suite(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         main(["reproduce", "realistic_shifts"])
-    assert "shiftbench run paper -d imagenet:DIR" in " ".join(capsys.readouterr().out.split())
+    assert "shiftbench run paper -d imagenet:DIR" in " ".join(capsys.readouterr().err.split())
