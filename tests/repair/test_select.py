@@ -54,10 +54,10 @@ def test_a_move_that_keeps_the_winner_inside_changes_no_bit(others: list[str]) -
 
 def test_the_crop_begins_on_the_lattice_of_the_highest_peak() -> None:
     images = torch.zeros(2, 3, 48, 48)
-    images[0, :, 20, 23] = 1  # a dot, 12 and 15 pixels from where the first score stands
+    images[0, :, 20, 23] = 1  # a dot; the first score stands at (10, 10)
     images[0, :, 30, 11] = 0.9
-    images[1, :, 26, 24] = -1
-    assert Select(8, (224, 224)).place(images).tolist() == [[12, 15], [1, 16]]  # modulo 17
+    images[1, :, 27, 24] = -1
+    assert Select(8, (224, 224)).place(images).tolist() == [[10, 13], [0, 14]]  # modulo 17
 
 
 def test_moves_along_an_axis_change_the_crop_once_in_its_range() -> None:
