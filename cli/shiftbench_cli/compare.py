@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from pathlib import Path
 
 import click
@@ -72,7 +69,7 @@ def command(
     """Compare two models on the same images.
 
     FIRST and SECOND are names of models that have records, or folders of records. Differences are
-    second minus first, with a 95% interval for pairs and the p-value of the exact McNemar test.
+    second minus first, image by image, with a 95% interval and a p-value.
     """
     if gallery is not None:
         require_place(gallery)
@@ -83,15 +80,10 @@ def command(
         render.print_comparison(comparison)
     elif kind == "json":
         about = {"first": a.model.name, "second": b.model.name, "data": a.data.name}
-        content = {**about, "metrics": to_rows(comparison), "left_out": comparison.left_out}
-        click.echo(json.dumps(content, indent=2))
-    else:
-        out = io.StringIO()
         rows = to_rows(comparison)
-        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        click.echo(out.getvalue(), nl=False)
+        render.print_json({**about, "metrics": rows, "left_out": comparison.left_out})
+    else:
+        render.print_csv(to_rows(comparison))
     if gallery is not None:
         from shiftbench.pictures.gallery import build_gallery, write_gallery  # torch takes seconds
 

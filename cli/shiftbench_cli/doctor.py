@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from itertools import groupby
 
 import click
 
 from shiftbench.diagnosis import diagnose
+from shiftbench_cli import render
 
 
 @click.command(name="doctor")
@@ -28,8 +27,7 @@ def command(form: str) -> None:
     """
     facts = diagnose()
     if form == "json":
-        json.dump([asdict(fact) for fact in facts], sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        render.print_json([asdict(fact) for fact in facts])
         return
     names = max(len(fact.name) for fact in facts)
     for topic, members in groupby(facts, key=lambda fact: fact.topic):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import click
@@ -112,8 +110,7 @@ def command(kind: str, pattern: str, form: str) -> int:
     """List everything of a kind; PATTERN filters by name, for example 'xcit*af*'."""
     entries = [entry for entry in KINDS[kind]() if _matches(str(entry["name"]), pattern)]
     if form == "json":
-        json.dump(entries, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        render.print_json(entries)
     elif entries:
         columns = list(entries[0])
         rows = [[_cell(entry[column]) for column in columns] for entry in entries]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from rich.box import HEAVY_HEAD, SIMPLE_HEAD
@@ -55,6 +57,18 @@ def note(text: str) -> None:
 def left_out(error: Exception) -> None:
     """Names a record that cannot be read, on stderr."""
     note(f"left out: {error}")
+
+
+def print_csv(rows: Sequence[Mapping[str, object]]) -> None:
+    """Prints rows of the same keys to stdout, for programs."""
+    writer = csv.DictWriter(sys.stdout, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def print_json(content: object) -> None:
+    """Prints JSON to stdout, for programs."""
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
 
 
 def shown(score: Score, *, bound: bool = False) -> str:
@@ -129,8 +143,8 @@ def print_comparison(comparison: Comparison) -> None:
     columns = ["score", "first", "second", "second\n- first", "only one\np value"]
     caption = (
         "Percent with 95% intervals. Only one: images that the first / the second alone gets "
-        "right, or has the higher value on; p: exact McNemar test, or the sign test of these "
-        "counts."
+        "right, or has the higher value on. p: exact McNemar test of right and wrong answers; of "
+        "other scores, a test of the mean difference."
     )
     if any(compared.bound for compared in comparison.scores):
         caption += " ≤: upper bounds from sampled searches; their difference is not exact."

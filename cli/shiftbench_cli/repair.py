@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,7 @@ def command(
     """
     trials = repair(model, remedies=chosen, data=data, images=images, checkpoint=checkpoint)
     if form == "json":
-        click.echo(json.dumps([_plain(trial) for trial in trials], indent=2))
+        render.print_json([_plain(trial) for trial in trials])
         return
     _print(model, trials)
     if explain:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from pathlib import Path
 
 import click
@@ -16,8 +13,8 @@ from shiftbench_cli import options, render
 IN_SUITE = ("imagenet_main", "realistic_shifts")  # tables that the suite `paper` answers
 
 
-def _flat(found: Answer) -> dict[str, str | float | int | None]:
-    claim, score = found.claim, found.score
+def _flat(answered: Answer) -> dict[str, str | float | int | None]:
+    claim, score = answered.claim, answered.score
     return {
         "table": claim.table,
         "model": claim.model,
@@ -28,8 +25,8 @@ def _flat(found: Answer) -> dict[str, str | float | int | None]:
         "ours_low": None if score is None else round(100 * score.low, 2),
         "ours_high": None if score is None else round(100 * score.high, 2),
         "n": None if score is None else score.n,
-        "remark": found.remark,
-        "difference": None if found.difference is None else round(found.difference, 2),
+        "remark": answered.remark,
+        "difference": None if answered.difference is None else round(answered.difference, 2),
         "command": None if score is not None else commands([claim])[0],
     }
 
@@ -55,21 +52,14 @@ def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, ki
     # Having no records of our own yet is no mistake here: all answers are commands then.
     records = read_records(folders or [f for f in given if f.is_dir()])
     names = [table] if table else list(TABLES)
-    found = {name: answer(read_claims(name, place), records) for name in names}
+    answers = {name: answer(read_claims(name, place), records) for name in names}
     if kind == "table":
-        for name, answers in found.items():
-            render.print_claims(name, answers)
-        if any(one.score is None for name in IN_SUITE for one in found.get(name, ())):
+        for name, of_table in answers.items():
+            render.print_claims(name, of_table)
+        if any(one.score is None for name in IN_SUITE for one in answers.get(name, ())):
             render.note(
                 "All of Table 1 and Figure 2 in one go: shiftbench run paper -d imagenet:DIR"
             )
         return
-    rows = [_flat(one) for answers in found.values() for one in answers]
-    if kind == "json":
-        click.echo(json.dumps(rows, indent=2))
-        return
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    click.echo(out.getvalue(), nl=False)
+    rows = [_flat(one) for of_table in answers.values() for one in of_table]
+    (render.print_json if kind == "json" else render.print_csv)(rows)

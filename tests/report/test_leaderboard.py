@@ -308,6 +308,22 @@ def test_scores_counted_in_logits_are_shown_and_have_no_best():
     assert "jitter logit ↓: not ranked, a network may scale its logits." in table.notes()
 
 
+def test_consistency_over_other_spans_is_not_ranked():
+    """A view of twice the size draws shifts of twice the size."""
+
+    def consistent(name: str, agreed: int, span: int) -> Record:
+        record = make_record(name, consistent={"integer": [True] * agreed + [False] * 9})
+        kind = "consistency_integer"
+        info = record.metrics[kind]
+        other = replace(info, settings={**info.settings, "span": span})
+        return replace(record, metrics={**record.metrics, kind: other})
+
+    records = [consistent("a", 91, 15), consistent("b", 91, 15), consistent("near", 91, 7)]
+    ranked = {name: c.ranked for name, c in cells(only(records), "consistency_integer").items()}
+    assert ranked == {"a": True, "b": True, "near": False}
+    assert "91.0 †" in to_markdown([only(records)])
+
+
 def test_a_score_of_other_images_than_the_row_says_its_own_n(tmp_path: Path):
     record = make_record(broken={"crop": spread(30, [1])}, settings={"search_limit": 10})
     assert "n=10" in to_markdown(build_tables([record]))

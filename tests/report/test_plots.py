@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,14 @@ from sample_records import make_record, spread, trio, write_record
 
 from shiftbench.errors import UsageError
 from shiftbench.figures import Look
-from shiftbench.report.plots import curves_figure, heatmap_figure, save_figure
-from shiftbench.scores import ScoreName, Scores
+from shiftbench.report.plots import (
+    curves_figure,
+    heatmap_figure,
+    overview_figure,
+    save_figure,
+)
+from shiftbench.report.table import build_tables
+from shiftbench.scores import ACCURACY, ScoreName, Scores
 from shiftbench_cli.plot import command
 
 
@@ -144,8 +151,37 @@ def test_the_ending_chooses_the_format_and_files_repeat(tmp_path: Path, ending: 
     files = [tmp_path / f"{name}.{ending}" for name in "ab"]
     for file in files:
         save_figure(curves_figure(records), file, dpi=50)
-    assert files[0].read_bytes().startswith(magic)
-    assert files[0].read_bytes() == files[1].read_bytes()
+    content = files[0].read_bytes()
+    assert content.startswith(magic)
+    assert content == files[1].read_bytes()
+    assert b"/Type3" not in content  # fonts that many venues refuse
+    assert ending != "pdf" or b"/CIDFontType2" in content  # TrueType
+
+
+def test_the_overview_has_a_dot_and_a_readable_name_per_network():
+    """Networks of equal scores too: their names stand below each other."""
+    names = [f"tv:{family}_b{i}" for family in ("resnet", "vit") for i in range(3)]
+    lost = [[5, 2], [5, 2], [9, 4], [5, 3], [6, 2], [20, 9]]
+    records = [
+        make_record(name, broken={"crop": spread(100, at)})
+        for name, at in zip(names, lost, strict=True)
+    ]
+    figure = overview_figure(build_tables(records)[0])
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "right at every crop shift up to 6 px (%)"
+    dots = {line.get_gid(): line for line in axes.lines if line.get_gid()}
+    assert set(dots) == set(names)
+    assert len({dot.get_color() for dot in dots.values()}) == 2  # families
+    for record in records:
+        scores = (ACCURACY, ScoreName("adversarial", "crop", 6))
+        place = [100 * record.scores[name].value for name in scores]
+        np.testing.assert_allclose(np.ravel(dots[record.model.name].get_data()), place)
+    figure.draw_without_rendering()
+    boxes = [t.get_window_extent() for t in axes.texts if t.get_text() != "nothing lost"]
+    assert len(boxes) == len(names)
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+    with pytest.raises(UsageError, match="an overview needs two or more networks"):
+        overview_figure(build_tables(records[:1])[0])
 
 
 def test_the_command_draws_what_is_chosen(tmp_path: Path):
