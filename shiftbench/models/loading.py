@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from shiftbench.models.checkpoint import Weights, load_state, read_weights
 from shiftbench.models.classifier import Classifier, as_classifier, logits_of
 from shiftbench.models.names import EXPORTED, ModelSpec, parse_model
 from shiftbench.models.source import SOURCES, building
+
+log = logging.getLogger(__name__)
 
 
 def load_model(
@@ -104,7 +107,15 @@ def _load(spec: ModelSpec) -> Classifier:
     if spec.source == EXPORTED:
         spec.require_own_weights()
     source = SOURCES.get(spec.source)
-    return source.load(spec).with_code(plugin_parts(source))
+    model = source.load(spec)
+    if model.preprocessing.origin == "assumed":
+        log.warning(
+            "%s names no mean and std: ImageNet's are assumed; name them with `return model, "
+            '{"input_size": %d, "mean": ..., "std": ...}` (FILE.py) or ,mean=0.5,std=0.5 (onnx:)',
+            model.name,
+            model.preprocessing.input_size,
+        )
+    return model.with_code(plugin_parts(source))
 
 
 def _logits_alone(_: nn.Module, __: Any, output: Any) -> Tensor:

@@ -30,11 +30,8 @@ def test_is_an_image_set_with_a_camera(scenes: Scenes) -> None:
     assert np.array_equal(np.asarray(image), scenes.render([5], 64)[0].permute(1, 2, 0).numpy())
     with pytest.raises(IndexError):
         scenes[len(scenes)]
-
-
-def test_classes_are_balanced(scenes: Scenes) -> None:
-    assert len(CLASS_NAMES) == len(set(CLASS_NAMES)) >= 10
     counts = np.bincount(scenes.labels, minlength=len(CLASS_NAMES))
+    assert len(set(CLASS_NAMES)) >= 10
     assert counts.max() - counts.min() <= 1
 
 
@@ -85,15 +82,6 @@ def test_whole_pixel_moves_from_a_sub_pixel_place_equal_crops_too(
     assert torch.equal(moved, canvas[:, :, 0:64, 3:67])
 
 
-def test_positive_offset_moves_the_content_up_and_left(scenes: Scenes) -> None:
-    index = 0
-    world = draw_world(0, "test", [index])
-    near = Offset(*(64 * world.center[0]))  # the camera looks straight at the object
-    centered = scenes.render([index], 64, offset=near).float()
-    beyond = scenes.render([index], 64, offset=Offset(near.dy + 10, near.dx)).float()
-    assert torch.equal(beyond[:, :, :54], centered[:, :, 10:])
-
-
 def test_views_equal_render_over_the_camera_grid(scenes: Scenes) -> None:
     rows = torch.tensor([2, 0])
     views = scenes.views([3, 7, 11], 32)
@@ -112,20 +100,15 @@ def test_offsets_of_a_grid_have_exact_phases() -> None:
     assert split_offset(-2.0) == (-2, 0.0)
 
 
-def test_sensor_integrates_over_the_pixel_area(scenes: Scenes) -> None:
+@pytest.mark.parametrize("offset", [ORIGIN, Offset(0.5, -0.25)])
+def test_sensor_integrates_over_the_pixel_area(offset: Offset, scenes: Scenes) -> None:
     """A pixel is the mean of the finer pixels that tile it, up to quadrature and rounding."""
-    coarse = scenes.render(SOME, 64).float()
-    fine = torch.nn.functional.avg_pool2d(scenes.render(SOME, 256).float(), 4)
+    coarse = scenes.render(SOME, 64, offset=offset).float()
+    finer = scenes.render(SOME, 256, offset=Offset(4 * offset.dy, 4 * offset.dx))
+    fine = torch.nn.functional.avg_pool2d(finer.float(), 4)
     error = (coarse - fine).abs()
     assert error.mean() < 0.6  # gray levels of 255
     assert error.max() < 30  # where an outline crosses a pixel
-
-
-def test_scene_is_continuous_in_the_offset(scenes: Scenes) -> None:
-    near = [scenes.render(SOME, 64, offset=Offset(0, dx)).float() for dx in (0, 0.01, 0.5)]
-    little, much = (near[0] - near[1]).abs().mean(), (near[0] - near[2]).abs().mean()
-    assert little < 0.5
-    assert much > 5 * little
 
 
 def test_wave_is_nearly_a_cosine() -> None:

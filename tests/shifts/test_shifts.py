@@ -229,34 +229,6 @@ def test_a_whole_cyclic_shift_is_roll(height: int, width: int) -> None:
         torch.testing.assert_close(by_spectrum, expected, rtol=0, atol=1e-11)
 
 
-def zero_pad_spectrum(signal: Tensor, factor: int) -> Tensor:
-    """Up-samples the last axis: the spectrum in the middle of zeros, an even Nyquist bin halved."""
-    n = signal.shape[-1]
-    spectrum = torch.fft.fft(signal)
-    padded = torch.zeros(*signal.shape[:-1], n * factor, dtype=spectrum.dtype)
-    half = (n - 1) // 2
-    padded[..., : half + 1] = spectrum[..., : half + 1]
-    if half:
-        padded[..., -half:] = spectrum[..., -half:]
-    if n % 2 == 0:
-        padded[..., n // 2] += spectrum[..., n // 2] / 2
-        padded[..., -(n // 2)] += spectrum[..., n // 2] / 2
-    fine: Tensor = torch.fft.ifft(padded).real * factor
-    return fine
-
-
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("step", [Fraction(1, 2), Fraction(-2, 3), Fraction(7, 6), Fraction(3, 5)])
-def test_a_rational_shift_is_upsample_roll_downsample(n: int, step: Fraction) -> None:
-    image = scene(3, n)
-    fine = zero_pad_spectrum(image, step.denominator)
-    expected = fine.roll(-step.numerator, -1)[..., :: step.denominator]
-    moved = shifted("cyclic", image, Offset(0, float(step)), 0)
-    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-11)
-    across = shifted("cyclic", image.mT, Offset(float(step), 0), 0)
-    torch.testing.assert_close(across, expected.mT, rtol=0, atol=1e-11)
-
-
 def without_nyquist(image: Tensor) -> Tensor:
     """Removes the bins that an even size shares between +n/2 and -n/2."""
     for dim in (-2, -1):
@@ -278,16 +250,6 @@ def test_cyclic_offsets_add_up_without_nyquist_energy(
     twice = shifted("cyclic", shifted("cyclic", image, Offset(a, b), 0), Offset(c, d), 0)
     once = shifted("cyclic", image, Offset(a + c, b + d), 0)
     torch.testing.assert_close(twice, once, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("n", [8, 30])
-def test_two_half_shifts_of_an_even_size_lose_exactly_the_nyquist_bin(n: int) -> None:
-    image = scene(n, n)
-    half = Offset(0.5, 0.5)
-    twice = shifted("cyclic", shifted("cyclic", image, half, 0), half, 0)
-    rolled = image.roll((-1, -1), (-2, -1))
-    assert (twice - rolled).abs().max() > 1e-3
-    torch.testing.assert_close(twice, without_nyquist(rolled), rtol=0, atol=1e-11)
 
 
 @given(dy=reals, dx=reals, height=sizes, width=sizes)

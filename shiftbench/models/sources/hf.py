@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from shiftbench.models.names import ModelSpec
 from shiftbench.models.source import building
 from shiftbench.models.transforms import learn
 from shiftbench.preprocessing import Preprocessing, square
-
-log = logging.getLogger(__name__)
 
 
 def load(spec: ModelSpec) -> Classifier:
@@ -102,13 +99,7 @@ def load_processor(spec: ModelSpec, config: Any, model: Any = None) -> Preproces
     try:
         ImageProcessingMixin.get_image_processor_dict(spec.name)
     except OSError:
-        size = getattr(config, "image_size", 224)
-        log.warning(
-            "%s has no preprocessor_config.json: taking ImageNet's mean and std at %s pixels",
-            spec.text,
-            size,
-        )
-        return Preprocessing(square(size), origin="assumed")
+        return Preprocessing(square(getattr(config, "image_size", 224)), origin="assumed")
     processor = AutoImageProcessor.from_pretrained(spec.name, trust_remote_code=False)
     return learn(processor, spec.text, model)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,8 +21,6 @@ from shiftbench.models.onnx_network import OnnxNetwork, Signature
 from shiftbench.models.source import building
 from shiftbench.preprocessing import FIELDS, Preprocessing, as_preprocessing, card_preprocessing
 from shiftbench.registry import unknown_name
-
-log = logging.getLogger(__name__)
 
 
 def load(spec: ModelSpec) -> Classifier:
@@ -87,12 +84,6 @@ def _recipe(spec: ModelSpec, card: Mapping[str, Any], signature: Signature) -> P
         raise UsageError(
             f"{spec.text} takes images of {signature.size} pixels, and {recipe.input_size} were "
             "asked for: leave input_size out, or export the model with a free size"
-        )
-    if recipe.origin == "assumed":
-        log.warning(
-            "%s names no mean and std: ImageNet's are assumed; name them as in %s,mean=0.5,std=0.5",
-            spec.public_name(),
-            spec.public_name(),
         )
     return recipe
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,10 +22,7 @@ from shiftbench.models.names import ModelSpec
 from shiftbench.models.source import building
 from shiftbench.models.sources.timm import timm_preprocessing
 from shiftbench.models.transforms import preprocessing_for
-from shiftbench.preprocessing import Preprocessing
 from shiftbench.registry import unknown_name
-
-log = logging.getLogger(__name__)
 
 _IMPORTED: dict[Path, Mapping[str, str]] = {}  # the sources of each file when it was imported
 
@@ -41,7 +37,7 @@ def load(spec: ModelSpec) -> Classifier:
         build = _function(path, function)
         with building(spec):
             built = build(**spec.options)
-    model, recipe = built if isinstance(built, tuple) and len(built) == 2 else (built, {})
+    model, given = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
     if not callable(model):
         raise ModelError(
             f"{path.name}:{function} must return a model (a torch module, or a callable from "
@@ -50,9 +46,10 @@ def load(spec: ModelSpec) -> Classifier:
         )
     name = spec.public_name()
     with building(spec):
+        own = timm_preprocessing(model) if hasattr(model, "pretrained_cfg") else None
         return as_classifier(
             model,
-            spec.sized(_preprocessing(model, recipe, name)),
+            spec.sized(preprocessing_for(model, {} if given is None else given, name, own)),
             name=name,
             code={
                 "function": function,
@@ -60,20 +57,6 @@ def load(spec: ModelSpec) -> Classifier:
                 **source_parts(path),
             },
         )
-
-
-def _preprocessing(model: Any, given: Any, name: str) -> Preprocessing:
-    """What the function returned beside the model, else what a timm model holds, else a guess."""
-    own = timm_preprocessing(model) if hasattr(model, "pretrained_cfg") else None
-    recipe = preprocessing_for(model, {} if given is None else given, name, own)
-    if recipe.origin == "assumed":
-        log.warning(
-            "%s names no mean and std: ImageNet's are assumed; name them with `return model, "
-            '{"input_size": %d, "mean": ..., "std": ...}`',
-            name,
-            recipe.input_size,
-        )
-    return recipe
 
 
 @contextmanager

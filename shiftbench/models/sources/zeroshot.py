@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +36,8 @@ DEFAULT_PROMPT = "a photo of a {}."
 OPEN_CLIP = "open_clip:"
 BATCH = 256  # prompts that the text tower sees at once
 
-
-@dataclass(frozen=True)
-class _Towers:
-    """An image and a text encoder that share their features."""
-
-    model: nn.Module
-    encode_texts: Callable[[list[str]], Tensor]  # -> (B, D)
-    preprocessing: Preprocessing  # what the images are like
+# Both towers, the encoder of texts (-> (B, D)), and what the images are like.
+Towers = tuple[nn.Module, Callable[[list[str]], Tensor], Preprocessing]
 
 
 class ZeroShot(nn.Module):
@@ -52,10 +45,10 @@ class ZeroShot(nn.Module):
 
     texts: Tensor
 
-    def __init__(self, towers: _Towers, texts: Tensor) -> None:
+    def __init__(self, model: Any, texts: Tensor) -> None:
         """Keeps `texts`, unit vectors (classes, D), beside the model."""
         super().__init__()
-        self.model: Any = towers.model
+        self.model = model
         self.register_buffer("texts", texts, persistent=False)
 
     def embed_images(self, images: Tensor) -> Tensor:
@@ -80,15 +73,15 @@ def load(spec: ModelSpec) -> Classifier:
     prompts = _prompts(options.pop("prompt", DEFAULT_PROMPT))
     words = class_words(spec)
     with building(spec, hub=not Path(spec.name).is_dir()):
-        towers = (_open_clip if spec.name.startswith(OPEN_CLIP) else _transformers)(spec, options)
-        towers.model.eval()
-        texts = encode_classes(towers.encode_texts, words, prompts)
+        load_towers = _open_clip if spec.name.startswith(OPEN_CLIP) else _transformers
+        model, encode_texts, recipe = load_towers(spec, options)
+        model.eval()
         return as_classifier(
-            ZeroShot(towers, texts),
-            towers.preprocessing,
+            ZeroShot(model, encode_classes(encode_texts, words, prompts)),
+            recipe,
             name=spec.public_name(),
             source="zeroshot",
-            digest=state_dict_digest(towers.model.state_dict()),
+            digest=state_dict_digest(model.state_dict()),
             class_names=spec.class_names,
             code={
                 "prompts": " | ".join(prompts),
@@ -150,7 +143,7 @@ def _prompts(given: Any) -> tuple[str, ...]:
     return tuple(prompts)
 
 
-def _transformers(spec: ModelSpec, options: dict[str, Any]) -> _Towers:
+def _transformers(spec: ModelSpec, options: dict[str, Any]) -> Towers:
     library = transformers_library(spec)
     model, _ = load_pretrained(library.AutoModel, spec, options)
     if not hasattr(model, "get_text_features") or not hasattr(model, "get_image_features"):
@@ -169,14 +162,10 @@ def _transformers(spec: ModelSpec, options: dict[str, Any]) -> _Towers:
         )
         return pooled(model.get_text_features(**tokens))
 
-    return _Towers(
-        model,
-        encode_texts,
-        load_processor(spec, model.config.vision_config),
-    )
+    return model, encode_texts, load_processor(spec, model.config.vision_config)
 
 
-def _open_clip(spec: ModelSpec, options: dict[str, Any]) -> _Towers:
+def _open_clip(spec: ModelSpec, options: dict[str, Any]) -> Towers:
     try:
         import open_clip
     except ImportError as error:
@@ -184,8 +173,4 @@ def _open_clip(spec: ModelSpec, options: dict[str, Any]) -> _Towers:
     name = spec.name.removeprefix(OPEN_CLIP)
     model, _, transform = open_clip.create_model_and_transforms(name, **options)
     tokenizer = open_clip.get_tokenizer(name)
-    return _Towers(
-        model,
-        lambda texts: model.encode_text(tokenizer(texts)),
-        learn(transform, spec.text),
-    )
+    return model, lambda texts: model.encode_text(tokenizer(texts)), learn(transform, spec.text)
