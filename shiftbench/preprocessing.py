@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +28,9 @@ from shiftbench.errors import ModelError, UsageError
 from shiftbench.registry import unknown_name
 
 Pixels = NDArray[np.uint8]  # (H, W, 3)
-Pad = Literal["none", "reflect", "zeros"]
-CropMode = Literal["center", "squash", "border"]  # timm's words
-CropCorner = Literal["round", "floor"]  # torchvision's rule, and that of transformers
+PADS = ("none", "reflect", "zeros")
+CROP_MODES = ("center", "squash", "border")  # timm's words
+CROP_CORNERS = ("round", "floor")  # torchvision's rule, and that of transformers
 
 PAPER_RATIO = 1 / CROP_PCT  # 256 / 224: the resize of the paper and of most evaluations
 
@@ -136,12 +136,12 @@ class Geometry:
     resize: int  # R: the shorter side of the image after resizing
     margin: int  # m: pixels around the view on each side
     interpolation: str  # of the resize
-    pad: Pad = "none"  # what fills a margin the image cannot: an error, reflected or black pixels
+    pad: str = "none"  # what fills a margin the image cannot: an error, reflected or black pixels
     crop: str = "paper"  # where R comes from: the rule of the paper, the model's recipe, a fraction
     rendered: bool = False  # drawn on the pixel lattice of the view: no resize, any margin
-    crop_mode: CropMode = "center"  # R is the shorter side; squash: both sides; border: the longer
+    crop_mode: str = "center"  # R is the shorter side; squash: both sides; border: the longer
     fill: tuple[int, ...] | None = None  # color of the border
-    crop_corner: CropCorner = "round"  # where the view begins when half a pixel is left over
+    crop_corner: str = "round"  # where the view begins when half a pixel is left over
     inner: int | None = None  # side of what the network itself takes of a wider view, if it does
 
     @property
@@ -207,20 +207,13 @@ class Geometry:
         return slice(max(start, 0), min(start + self.side, length)), max(-start, 0)
 
 
-def _paper(recipe: Preprocessing, finished: bool) -> int:
-    """R by the one rule for every model: 256 / 224 of the view, but no resize of finished images.
-
-    Images that already are as large as the view, such as CIFAR for a network made for it, stay as
-    they are, unless the weights say that they were trained on such images enlarged.
-    """
-    if finished:
-        return recipe.canvas or recipe.network_size
-    return round(recipe.network_size * PAPER_RATIO)
-
-
 def _resize(recipe: Preprocessing, crop_pct: str | float, finished: bool) -> int:
+    """R: by the one rule for every model, by the model's own recipe, or by a fraction."""
     if crop_pct == "paper":
-        return _paper(recipe, finished)
+        # Images as large as the view, such as CIFAR for a network made for it, stay as they are,
+        # unless the weights say that they were trained on such images enlarged.
+        own = recipe.canvas or recipe.network_size
+        return own if finished else round(recipe.network_size * PAPER_RATIO)
     try:
         fraction = recipe.crop_pct if crop_pct == "model" else float(crop_pct)
     except ValueError:
@@ -262,13 +255,13 @@ def geometry_for(
         shift: What needs the margin, for the error.
     """
     view, inner = preprocessing.input_size, preprocessing.network_size
-    if pad not in get_args(Pad):
-        raise unknown_name("padding", pad, get_args(Pad))
+    if pad not in PADS:
+        raise unknown_name("padding", pad, PADS)
     if preprocessing.interpolation not in INTERPOLATIONS:
         raise unknown_name("interpolation", preprocessing.interpolation, INTERPOLATIONS)
     mode = preprocessing.crop_mode if crop_pct == "model" else "center"
-    if mode not in get_args(CropMode):
-        raise unknown_name("crop mode", mode, get_args(CropMode))
+    if mode not in CROP_MODES:
+        raise unknown_name("crop mode", mode, CROP_MODES)
     if margin < 0:
         raise UsageError(f"a margin has 0 or more pixels, got {margin}")
     resize = _resize(preprocessing, crop_pct, finished)
@@ -282,14 +275,14 @@ def geometry_for(
         resize=resize,
         margin=margin,
         interpolation=preprocessing.interpolation,
-        pad=pad,  # type: ignore[arg-type]
+        pad=pad,
         crop=str(crop_pct),
         rendered=rendered,
-        crop_mode=mode,  # type: ignore[arg-type]
+        crop_mode=mode,
         fill=tuple(round(255 * value) for value in preprocessing.mean)
         if mode == "border"
         else None,
-        crop_corner=preprocessing.crop_corner if crop_pct == "model" else "round",  # type: ignore[arg-type]
+        crop_corner=preprocessing.crop_corner if crop_pct == "model" else "round",
         inner=preprocessing.inner,
     )
 

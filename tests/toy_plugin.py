@@ -152,7 +152,7 @@ def _load(request: DataRequest) -> Noise:
     return Noise("noise", "test", keys, [i % 4 for i in range(20)], ("a", "b", "c", "d"))
 
 
-DATA_SOURCES.register("noise", DataSource("noise", "twenty images of noise", _load))
+DATA_SOURCES.register("noise", DataSource("twenty images of noise", _load))
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ def _models() -> list[Entry]:
 
 
 def _datasets() -> list[Entry]:
-    from shiftbench.data import list_datasets
+    from shiftbench.data import DATA_SOURCES
 
-    return [{"name": entry.name, "summary": entry.summary} for entry in list_datasets()]
+    return [{"name": name, "summary": DATA_SOURCES.get(name).summary} for name in DATA_SOURCES]
 
 
 def _attacks() -> list[Entry]:

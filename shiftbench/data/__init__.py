@@ -11,7 +11,7 @@ from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource, ImageSet
 from shiftbench.data.canvases import CanvasBatch, Canvases, canvas_batches
 from shiftbench.data.labels import relabeled
 from shiftbench.data.scenes import Scenes
-from shiftbench.data.sources import list_datasets, load_dataset
+from shiftbench.data.sources import load_dataset
 from shiftbench.data.subset import balanced, subset
 
 for _module in iter_modules(__path__):
@@ -28,7 +28,6 @@ __all__ = [
     "Scenes",
     "balanced",
     "canvas_batches",
-    "list_datasets",
     "load_dataset",
     "relabeled",
     "subset",

@@ -101,9 +101,8 @@ class DataRequest:
 
 @dataclass(frozen=True)
 class DataSource:
-    """A kind of data, by the name before the colon."""
+    """A kind of data, registered by the name before the colon."""
 
-    name: str
     summary: str  # one line for `shiftbench list datasets`
     load: Callable[[DataRequest], ImageSet]
 

@@ -90,5 +90,5 @@ def _rows(table: Path) -> list[tuple[str, str]]:
 
 DATA_SOURCES.register(
     "csv",
-    DataSource("csv", "csv:FILE.csv, image files with their labels: columns path, label", load_csv),
+    DataSource("csv:FILE.csv, image files with their labels: columns path, label", load_csv),
 )

@@ -8,19 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL.Image import Image
-
-from shiftbench.data.base import (
-    ALL,
-    DATA_SOURCES,
-    DataRequest,
-    DataSource,
-    ImageSet,
-    as_text,
-    set_name,
-)
+from shiftbench.data.base import ALL, DATA_SOURCES, DataRequest, DataSource, as_text, set_name
 from shiftbench.data.fingerprint import content_digest
-from shiftbench.data.images import ENDINGS, OTHER_ENDINGS, all_sized, read_image
+from shiftbench.data.images import ENDINGS, OTHER_ENDINGS, EncodedSet
 from shiftbench.data.labels import class_indices, names_by_index
 from shiftbench.errors import DataError, UsageError
 
@@ -30,19 +20,15 @@ SPLITS = ("val", "test", "train")  # in order of preference, when the user names
 
 
 @dataclass(frozen=True, eq=False)
-class FileSet(ImageSet):
+class FileSet(EncodedSet):
     """Image files; a file's key is its path below `root`, with slashes."""
 
     root: Path
     names: Sequence[str]  # the paths themselves, which need not be UTF-8
 
-    def image(self, index: int) -> Image:
-        """Reads the file."""
-        return read_image(self.root / self.names[index])
-
-    def has_size(self, side: int) -> bool:
-        """By the headers of the files."""
-        return all_sized((self.root / name for name in self.names), side)
+    def encoded(self, index: int) -> Path:
+        """The file."""
+        return self.root / self.names[index]
 
     def fingerprint(self, *, verify: bool = False) -> str:
         """Digest of every file, key and label."""
@@ -141,7 +127,5 @@ def load_folder(request: DataRequest) -> FileSet:
 
 DATA_SOURCES.register(
     "folder",
-    DataSource(
-        "folder", "folder:PATH, one folder per class: an index, a name, or --class-map", load_folder
-    ),
+    DataSource("folder:PATH, one folder per class: an index, a name, or --class-map", load_folder),
 )

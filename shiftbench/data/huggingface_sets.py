@@ -9,19 +9,16 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from PIL.Image import Image
-
 from shiftbench.data.base import (
     DATA_SOURCES,
     DataRequest,
     DataSource,
-    ImageSet,
     numbered,
     numbered_keys,
     set_name,
 )
 from shiftbench.data.fingerprint import content_digest, remembered
-from shiftbench.data.images import all_sized, decode_image
+from shiftbench.data.images import EncodedSet
 from shiftbench.errors import DataError, UsageError
 from shiftbench.registry import unknown_name
 
@@ -30,29 +27,16 @@ SAVED = ("dataset_info.json", "dataset_dict.json")  # what `save_to_disk` leaves
 
 
 @dataclass(frozen=True, eq=False)
-class HubSet(ImageSet):
+class HubSet(EncodedSet):
     """One split of a set; an image's key is its number, as the library fixes the order."""
 
     images: Any  # a table of one column, the images, not decoded: {"bytes", "path"} per row
     column: str  # its name
 
-    def image(self, index: int) -> Image:
-        """Decodes the bytes of a row."""
-        name = f"{self.keys[index]} of {self.name}"
-        try:
-            content = self._bytes(index)
-        except OSError as error:
-            raise DataError(f"cannot read image {name}: {error}") from error
-        return decode_image(content, name)
-
-    def has_size(self, side: int) -> bool:
-        """By the headers of the images."""
-        return all_sized((BytesIO(self._bytes(index)) for index in range(len(self))), side)
-
-    def _bytes(self, index: int) -> bytes:
+    def encoded(self, index: int) -> Path | BytesIO:
+        """The bytes of a row, or the file that it names."""
         row = self.images[index][self.column]
-        content: bytes = row["bytes"] or Path(row["path"]).read_bytes()
-        return content
+        return BytesIO(row["bytes"]) if row["bytes"] else Path(row["path"])
 
     def fingerprint(self, *, verify: bool = False) -> str:
         """Digest of every image, key and label."""
@@ -65,8 +49,9 @@ class HubSet(ImageSet):
 
         def read() -> str:
             digest = hashlib.sha256()
-            for index in range(len(self)):
-                digest.update(hashlib.sha256(self._bytes(index)).digest())
+            for row in self.images[self.column]:
+                content = row["bytes"] or Path(row["path"]).read_bytes()
+                digest.update(hashlib.sha256(content).digest())
             return digest.hexdigest()
 
         tables = [Path(entry["filename"]) for entry in self.images.cache_files]
@@ -144,7 +129,5 @@ def _columns(datasets: Any, table: Any, name: str) -> tuple[str, str]:
 
 DATA_SOURCES.register(
     "hfds",
-    DataSource(
-        "hfds", "hfds:NAME_OR_PATH, image classification sets of Hugging Face", load_hub_set
-    ),
+    DataSource("hfds:NAME_OR_PATH, image classification sets of Hugging Face", load_hub_set),
 )

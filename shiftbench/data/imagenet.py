@@ -36,7 +36,5 @@ def load_imagenet(request: DataRequest) -> FileSet:
 
 DATA_SOURCES.register(
     "imagenet",
-    DataSource(
-        "imagenet", "imagenet:PATH, wnid folders (any of the 1000), PATH or PATH/val", load_imagenet
-    ),
+    DataSource("imagenet:PATH, wnid folders (any of the 1000), PATH or PATH/val", load_imagenet),
 )

@@ -9,6 +9,7 @@ white, are scaled.
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from shiftbench.data.base import as_text
+from shiftbench.data.base import ImageSet, as_text
 from shiftbench.errors import DataError
 
 # As in torchvision's ImageFolder, so that both count the same files.
@@ -24,17 +25,25 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".w
 OTHER_ENDINGS = (".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".npy")
 
 
-def read_image(path: Path) -> Image.Image:
-    """Reads an image file as RGB."""
-    return _read(path, as_text(str(path)))
+class EncodedSet(ImageSet):
+    """Images that are encoded as files, wherever their bytes lie."""
+
+    @abstractmethod
+    def encoded(self, index: int) -> Path | BytesIO:
+        """The file of an image, or its content."""
+
+    def image(self, index: int) -> Image.Image:
+        """Decodes it."""
+        return read_image(self.encoded(index), f"{self.keys[index]} of {self.name}")
+
+    def has_size(self, side: int) -> bool:
+        """By the headers of the images."""
+        return all_sized((self.encoded(index) for index in range(len(self))), side)
 
 
-def decode_image(content: bytes, name: str) -> Image.Image:
-    """Reads the bytes of an image file as RGB; `name` is what errors call it."""
-    return _read(BytesIO(content), name)
-
-
-def _read(source: Path | BytesIO, name: str) -> Image.Image:
+def read_image(source: Path | BytesIO, name: str = "") -> Image.Image:
+    """Reads an image file as RGB; `name` is what errors call one that is not a file of its own."""
+    name = as_text(str(source)) if isinstance(source, Path) else name
     try:
         with warnings.catch_warnings(), Image.open(source) as file:
             # Metadata that is a little wrong is common and harmless.
@@ -59,7 +68,7 @@ def all_sized(sources: Iterable[Path | BytesIO], side: int) -> bool:
                 warnings.simplefilter("ignore")
                 if file.size != (side, side):
                     return False
-        except Exception:  # as in _read
+        except Exception:  # as in read_image
             continue
         any_read = True
     return any_read

@@ -104,5 +104,5 @@ def _load(request: DataRequest) -> Scenes:
 
 DATA_SOURCES.register(
     "scenes",
-    DataSource("scenes", "embedded procedural scenes, 12 classes, rendered from any offset", _load),
+    DataSource("embedded procedural scenes, 12 classes, rendered from any offset", _load),
 )

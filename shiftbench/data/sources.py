@@ -12,11 +12,6 @@ from shiftbench.errors import DataError
 ENDINGS = {".csv": "csv", ".tar": "wds"}  # files that say by their names what they are
 
 
-def list_datasets() -> list[DataSource]:
-    """Every source of data, with its name and a one-line summary."""
-    return [DATA_SOURCES.get(name) for name in DATA_SOURCES]
-
-
 def load_dataset(
     spec: str,
     *,

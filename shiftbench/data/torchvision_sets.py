@@ -189,6 +189,4 @@ def load_torchvision(entry: Entry, request: DataRequest) -> TorchvisionSet:
 for _entry in ENTRIES:
     _usual = next(iter(_entry.splits))
     _summary = f"{_entry.name}[:ROOT], torchvision's {_entry.kind}, {_usual} split"
-    DATA_SOURCES.register(
-        _entry.name, DataSource(_entry.name, _summary, partial(load_torchvision, _entry))
-    )
+    DATA_SOURCES.register(_entry.name, DataSource(_summary, partial(load_torchvision, _entry)))

@@ -15,21 +15,18 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
-from PIL.Image import Image
-
 from shiftbench.data.base import (
     ALL,
     DATA_SOURCES,
     DataRequest,
     DataSource,
-    ImageSet,
     as_text,
     numbered,
     set_name,
 )
 from shiftbench.data.fingerprint import content_digest
 from shiftbench.data.folder import SPLITS
-from shiftbench.data.images import ENDINGS, all_sized, decode_image
+from shiftbench.data.images import ENDINGS, EncodedSet
 from shiftbench.errors import DataError, UsageError
 
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -51,18 +48,14 @@ class Member:
 
 
 @dataclass(frozen=True, eq=False)
-class ShardSet(ImageSet):
+class ShardSet(EncodedSet):
     """The samples of some shards, in their order; a key is the shard's name and the sample's."""
 
     members: Sequence[Member]
 
-    def image(self, index: int) -> Image:
-        """Reads the member."""
-        return decode_image(self.members[index].read(), self.keys[index])
-
-    def has_size(self, side: int) -> bool:
-        """By the headers of the images."""
-        return all_sized((BytesIO(member.read()) for member in self.members), side)
+    def encoded(self, index: int) -> BytesIO:
+        """The bytes of a member."""
+        return BytesIO(self.members[index].read())
 
     def fingerprint(self, *, verify: bool = False) -> str:
         """Digest of every shard, key and label."""
@@ -150,5 +143,5 @@ def load_shards(request: DataRequest) -> ShardSet:
 
 
 DATA_SOURCES.register(
-    "wds", DataSource("wds", "wds:PATTERN, tar shards of WebDataset: images and .cls", load_shards)
+    "wds", DataSource("wds:PATTERN, tar shards of WebDataset: images and .cls", load_shards)
 )

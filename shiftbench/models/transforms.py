@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +20,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 from shiftbench.errors import ModelError, first_line
-from shiftbench.preprocessing import (
-    CropCorner,
-    CropMode,
-    Geometry,
-    Preprocessing,
-    as_preprocessing,
-)
+from shiftbench.preprocessing import CROP_CORNERS, Geometry, Preprocessing, as_preprocessing
 
 Output = NDArray[np.float64]  # (3, H, W)
 
 FILTERS = ("bilinear", "bicubic", "lanczos", "nearest", "box", "hamming")
+REPEATS = 8  # of one image, in which a random transform shows
 TOLERANCE = 0.6  # mean difference in levels of 255: resizing in PIL and in torch rounds differently
 
 
@@ -160,7 +155,7 @@ class _Trial:
             raise self.refusal("does more to colors than to scale and offset each")
         return _Colors(tuple(source.tolist()), tuple(slope.tolist()), tuple(black.tolist()))
 
-    def resize(self, view: int, colors: _Colors) -> tuple[int, CropMode]:
+    def resize(self, view: int, colors: _Colors) -> tuple[int, str]:
         """About what the shorter side is resized to, and what that does to the longer one."""
         resize, mode = self.resize_of(_sides(view), view, colors)
         larger, _ = self.resize_of(_sides(2 * view), view, colors)
@@ -168,7 +163,7 @@ class _Trial:
             raise self.refusal("crops images that it does not resize")
         return resize, mode
 
-    def resize_of(self, sides: tuple[int, int], view: int, colors: _Colors) -> tuple[int, CropMode]:
+    def resize_of(self, sides: tuple[int, int], view: int, colors: _Colors) -> tuple[int, str]:
         """The same, for an image of one size."""
         short, long = sides
         down, right = np.linspace(0, 255, short)[:, None], np.linspace(0, 255, long)
@@ -192,9 +187,7 @@ class _Trial:
             raise self.refusal("resizes in a way of its own")
         return float(255 / (levels.shape[axis] - 1) / slope)
 
-    def details(
-        self, view: int, colors: _Colors, about: int, mode: CropMode
-    ) -> tuple[str, int, CropCorner]:
+    def details(self, view: int, colors: _Colors, about: int, mode: str) -> tuple[str, int, str]:
         """The filter, R and the corner of the crop that give the same pixels."""
         short, long = _sides(view)
         if mode == "center":  # half a pixel left over, which the two rules of the corner tell apart
@@ -203,15 +196,18 @@ class _Trial:
             long = next((side for side in sides if (int(ratio * side) - view) % 4 == 3), long)
         noise = np.random.default_rng(0).integers(0, 256, (short, long, 3), dtype=np.uint8)
         image = Image.fromarray(noise)
-        seen = colors.undo(self.run(image))
+        output = self.run(image)
+        if any(not np.array_equal(output, self.run(image)) for _ in range(REPEATS)):
+            raise self.refusal("is random, as for training: give the transform of the evaluation")
+        seen = colors.undo(output)
 
-        def error(choice: tuple[str, int, CropCorner]) -> float:
+        def error(choice: tuple[str, int, str]) -> float:
             interpolation, resize, corner = choice
             geometry = Geometry(view, resize, 0, interpolation, crop_mode=mode, crop_corner=corner)
             return float(np.abs(seen - geometry.canvas(image).numpy()).mean())
 
         sizes = [resize for resize in (about, about - 1, about + 1) if resize >= view]
-        choices = list(product(FILTERS, sizes, get_args(CropCorner)))
+        choices = list(product(FILTERS, sizes, CROP_CORNERS))
         best = min(choices, key=error, default=None)
         if best is None or error(best) > TOLERANCE:
             raise self.refusal("resizes or crops in a way of its own")

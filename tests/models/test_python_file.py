@@ -137,6 +137,9 @@ def test_mistakes_are_one_sentence(function: str, words: str, file: Path) -> Non
 def test_transforms_without_a_resize_are_refused() -> None:
     with pytest.raises(ModelError, match="crops images that it does not resize"):
         learn(TRANSFORMS[2], "net")
+    flips = T.Compose([T.Resize((32, 32)), T.ToTensor(), T.RandomVerticalFlip()])
+    with pytest.raises(ModelError, match=r"is random, as for training|in a way of its own"):
+        learn(flips, "net")
     with pytest.raises(ModelError, match=r"fails on a PIL image \(TypeError"):
         learn(lambda image: image + 1, "net")
     with pytest.raises(ModelError, match="yields no images"):
