@@ -33,7 +33,7 @@ def _offsets(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
 @click.command("audit")
 @options.models(required=True)
 @options.checkpoint
-@options.data
+@options.data("Images to measure on.", default="scenes", show_default=True)
 @options.images(8)
 @click.option(
     "--offset",
@@ -45,7 +45,7 @@ def _offsets(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
 )
 @click.option("--top", default=15, show_default=True, help="How many layers the table shows.")
 @click.option("--all", "everything", is_flag=True, help="Every layer, in order of execution.")
-@options.printed
+@options.printed("json", "csv")
 @click.option(
     "-o",
     "--output",

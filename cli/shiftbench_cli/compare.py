@@ -33,14 +33,9 @@ def _data_name(data: str, known: set[str]) -> str:
 @click.argument("first")
 @click.argument("second")
 @options.records
-@click.option(
-    "-d",
-    "--data",
-    metavar="NAME[:PATH]",
-    help="Which data set, when a model has several records; the gallery reads images at PATH.",
-)
+@options.data("Which data set, if a model has several records; the gallery reads images at PATH.")
 @click.option("--max-shift", type=click.IntRange(min=0), help="Radius of the adversarial metrics.")
-@options.printed
+@options.printed("json", "csv")
 @options.plugins
 @click.option(
     "--gallery",

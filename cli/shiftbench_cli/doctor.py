@@ -8,25 +8,18 @@ from itertools import groupby
 import click
 
 from shiftbench.diagnosis import diagnose
-from shiftbench_cli import render
+from shiftbench_cli import options, render
 
 
 @click.command(name="doctor")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="json: a list of objects with topic, name and value.",
-)
-def command(form: str) -> None:
+@options.printed("json")
+def command(kind: str) -> None:
     """Show versions, device, extras, and where weights and data are looked for.
 
     Paste the output into a bug report. Nothing is downloaded or changed.
     """
     facts = diagnose()
-    if form == "json":
+    if kind == "json":
         render.print_json([asdict(fact) for fact in facts])
         return
     names = max(len(fact.name) for fact in facts)

@@ -38,7 +38,7 @@ from shiftbench_cli import options, render, scoreboard
     metavar="NAME,...",
     help="Columns besides the model, such as top1,adversarial_crop. Default: all; not for html.",
 )
-@click.option("-d", "--data", help="Only records of this data set.")
+@options.only_data
 @options.only_models
 @click.option(
     "--intervals/--no-intervals",

@@ -95,28 +95,21 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 @click.command(name="list")
-@click.argument("kind", type=click.Choice(list(KINDS)))
+@click.argument("what", type=click.Choice(list(KINDS)))
 @click.argument("pattern", default="*")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="json: a list of objects with at least a name.",
-)
+@options.printed("json")
 @options.plugins
-def command(kind: str, pattern: str, form: str) -> int:
+def command(what: str, pattern: str, kind: str) -> int:
     """List everything of a kind; PATTERN filters by name, for example 'xcit*af*'."""
-    entries = [entry for entry in KINDS[kind]() if _matches(str(entry["name"]), pattern)]
-    if form == "json":
+    entries = [entry for entry in KINDS[what]() if _matches(str(entry["name"]), pattern)]
+    if kind == "json":
         render.print_json(entries)
     elif entries:
         columns = list(entries[0])
         rows = [[_cell(entry[column]) for column in columns] for entry in entries]
         render.print_table(columns, rows)
     if not entries:
-        click.echo(f"no {kind} match {pattern!r}: see `shiftbench list {kind}`", err=True)
+        click.echo(f"no {what} match {pattern!r}: see `shiftbench list {what}`", err=True)
     return 0 if entries else 1
 
 

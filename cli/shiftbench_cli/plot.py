@@ -34,7 +34,7 @@ from shiftbench_cli import options, render
     "dot per model; heatmap: accuracy at each offset (of a --full-grid run).",
 )
 @options.only_models
-@click.option("-d", "--data", help="Only records of this data set.")
+@options.only_data
 @click.option("-a", "--attack", "attacks", multiple=True, help="Only this attack; repeatable.")
 @click.option("--allow-mixed", is_flag=True, help="Draw records of different images together.")
 @click.option(

@@ -9,18 +9,12 @@ from typing import Any
 import click
 
 from shiftbench.audit.trials import RepairTrial, repair
-from shiftbench_cli import completion, options, render
+from shiftbench_cli import options, render
 
 
 @click.command("repair")
-@click.option(
-    "-m",
-    "--model",
-    required=True,
-    help="Model name, as for `shiftbench run`.",
-    shell_complete=completion.models,
-)
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Weights for the model.")
+@options.model
+@options.checkpoint
 @click.option(
     "-r",
     "--remedy",
@@ -28,29 +22,10 @@ from shiftbench_cli import completion, options, render
     multiple=True,
     help="Remedies to try, such as circular+aps; repeatable. Default: all.",
 )
-@click.option(
-    "-d",
-    "--data",
-    metavar="NAME[:PATH]",
-    help="Images to use; accuracy is measured too.",
-    shell_complete=completion.datasets,
-)
-@click.option(
-    "--images",
-    default=8,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="How many images to measure on.",
-)
+@options.data("Images to use; accuracy is measured too.")
+@options.images(8)
 @click.option("--explain", is_flag=True, help="List the layers that each remedy changes.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output format on stdout.",
-)
+@options.printed("json")
 @options.plugins
 def command(
     model: str,
@@ -59,7 +34,7 @@ def command(
     data: str | None,
     images: int,
     explain: bool,
-    form: str,
+    kind: str,
 ) -> None:
     """Show which remedies apply to a model, what each changes, and what it costs.
 
@@ -71,7 +46,7 @@ def command(
     No remedy is trained here. Use one by its name: `shiftbench run -m MODEL+select`.
     """
     trials = repair(model, remedies=chosen, data=data, images=images, checkpoint=checkpoint)
-    if form == "json":
+    if kind == "json":
         render.print_json([_plain(trial) for trial in trials])
         return
     _print(model, trials)

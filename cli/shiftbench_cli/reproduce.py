@@ -35,7 +35,7 @@ def _flat(answered: Answer) -> dict[str, str | float | int | None]:
 @click.argument("table", required=False, metavar="[TABLE]")
 @options.records
 @options.paper
-@options.printed
+@options.printed("json", "csv")
 @options.plugins
 def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, kind: str) -> None:
     """Put the paper's figures next to ours.

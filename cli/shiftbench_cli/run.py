@@ -23,7 +23,7 @@ from shiftbench.run.job import Settings
 from shiftbench.run.runner import Execution
 from shiftbench.run.shards import Shard
 from shiftbench.run.suite import Measurement, read_suite, run_suite
-from shiftbench_cli import completion, options, report
+from shiftbench_cli import completion, options, scoreboard
 from shiftbench_cli.gates import EXIT_CODE, parse_gates, worse_than
 from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress
@@ -44,8 +44,16 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
 @options.checkpoint
 @options.strip_prefix
 @click.option("--name", help="Name to show in records and tables; same as -m NAME=MODEL.")
-@options.suite_data
-@options.root
+@options.data(
+    "Images to measure on; of a suite, where one of its data sets is, repeatable. Default: scenes.",
+    multiple=True,
+)
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where relative paths of the suite begin. Default: the folder of its file; of paper and "
+    "board, the current folder.",
+)
 @click.option("--split", help="Part of the data set. Default: the usual evaluation split.")
 @click.option(
     "-a",
@@ -108,9 +116,7 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
     show_default=True,
     help="Backend of the forward pass; onnx is ONNX Runtime, auto takes it on a CPU where it pays.",
 )
-@click.option(
-    "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
-)
+@options.nproc
 @options.shard
 @click.option("--crop-pct", default="paper", show_default=True, help="paper, model or a fraction.")
 @click.option(
@@ -150,10 +156,10 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
     help="Exit with code 3 if a score is significantly worse than this record's.",
 )
 @options.logs
-@options.printed
+@options.printed("json", "csv")
 @options.board
 @options.plugins
-@click.option("-q", "--quiet", is_flag=True, help="Hide progress.")
+@options.quiet
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -275,7 +281,7 @@ def command(
         if baseline is not None:
             complaints += [words for record in found for words in worse_than(baseline, record)]
         if group.is_main:
-            report.write(found, kind, board=board)
+            scoreboard.print_run(found, kind, board=board)
             for sentence, names in problems.items():
                 click.echo(f"error: {', '.join(dict.fromkeys(names))} failed: {sentence}", err=True)
             for complaint in complaints:

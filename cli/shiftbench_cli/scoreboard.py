@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from rich.console import Console
@@ -10,9 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from shiftbench.records.record import Record
+from shiftbench.report.board import board_tables, read_board
 from shiftbench.report.formats.base import marked
 from shiftbench.report.ranking import Measured
-from shiftbench.report.table import Cell, Column
+from shiftbench.report.table import Cell, Column, build_tables
 from shiftbench.report.table import Table as Leaderboard
 from shiftbench_cli import render
 
@@ -35,6 +37,34 @@ def print_leaderboards(tables: Sequence[Leaderboard]) -> None:
             console.print()
         console.print(Text(table.label, style="bold"), soft_wrap=True)
         _print_table(console, table)
+
+
+def print_run(records: Sequence[Record], kind: str, *, board: bool = False) -> None:
+    """Writes the scores of a run to stdout; the table may show them among the board's."""
+    if kind == "json":
+        render.print_json([record.to_json() for record in records])
+        return
+    if kind == "csv":
+        render.print_csv([row for record in records for row in _rows(record)])
+        return
+    if records:
+        everyone = board_tables(records, read_board()) if board else None
+        print_leaderboards(everyone or build_tables(records, sort="model"))
+    for record in records:
+        if record.data.skipped:
+            render.note(f"{record.model.name}: {record.data.skipped} unreadable images left out")
+
+
+def _rows(record: Record) -> Iterator[dict[str, object]]:
+    """A row per score, as fractions; adversarial accuracy at every max shift."""
+    for name, score in record.scores.items():
+        yield {
+            "model": record.model.name,
+            "data": record.data.name,
+            "score": name.stem,
+            "max_shift": "" if name.radius is None else name.radius,
+            **{key: getattr(score, key) for key in ("value", "low", "high", "n")},
+        }
 
 
 def _print_table(console: Console, table: Leaderboard) -> None:

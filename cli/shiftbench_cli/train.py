@@ -20,21 +20,8 @@ LINE_SECONDS = 10.0  # between two lines of progress
 
 
 @click.command(cls=SharedCommand, name="train")
-@click.option(
-    "-m",
-    "--model",
-    required=True,
-    help="Model to train, named as for `run`: timm:resnet50+af, ...",
-    shell_complete=completion.models,
-)
-@click.option(
-    "-d",
-    "--data",
-    required=True,
-    metavar="NAME[:PATH]",
-    help="Images to train on.",
-    shell_complete=completion.datasets,
-)
+@options.model
+@options.data("Images to train on.", required=True)
 @click.option(
     "--recipe",
     required=True,
@@ -78,7 +65,7 @@ LINE_SECONDS = 10.0  # between two lines of progress
     show_default=True,
     help="Processes that load images.",
 )
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps.")
+@options.device
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "bf16", "fp16"]),
@@ -88,29 +75,20 @@ LINE_SECONDS = 10.0  # between two lines of progress
 )
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the model.")
 @click.option("--channels-last", is_flag=True, help="Use the channels-last memory layout.")
-@click.option(
-    "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
-)
+@options.nproc
 @click.option(
     "--seed", default=0, show_default=True, help="Of initial weights, order and augmentation."
 )
 @click.option(
     "--resume/--fresh", default=True, help="Continue from the last epoch (default), or start over."
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output format on stdout.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Hide progress.")
+@options.printed("json")
+@options.quiet
 @options.logs
 @options.plugins
 @click.pass_context
 def command(
-    ctx: click.Context, /, *, nproc: int, form: str, quiet: bool, device: str, **options: Any
+    ctx: click.Context, /, *, nproc: int, kind: str, quiet: bool, device: str, **choices: Any
 ) -> int:
     """Train or fine-tune any model, with or without remedies, with a named recipe.
 
@@ -120,14 +98,14 @@ def command(
 
     def work(processes: Group) -> int:
         trained = train(
-            **options,
+            **choices,
             device=device,
             progress=None if quiet else _Lines(),
             notice=None if quiet else lambda line: click.echo(line, err=True),
             processes=processes,
         )
         if processes.is_main:
-            _print_result(trained, form)
+            _print_result(trained, kind)
         return 0
 
     return share(ctx, work, nproc=nproc, device=device)
@@ -155,8 +133,8 @@ class _Lines:
         )
 
 
-def _print_result(trained: Trained, form: str) -> None:
-    if form == "json":
+def _print_result(trained: Trained, kind: str) -> None:
+    if kind == "json":
         scores = {name: vars(score) for name, score in trained.scores.items()}
         epochs = trained.rows[-1]["epoch"]
         click.echo(json.dumps({"export": str(trained.folder), "epochs": epochs, "scores": scores}))

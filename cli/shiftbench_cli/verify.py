@@ -24,13 +24,7 @@ from shiftbench_cli import completion, options
 )
 @options.checkpoint
 @options.strip_prefix
-@click.option(
-    "-d",
-    "--data",
-    metavar="NAME[:PATH]",
-    help="The images of the record.",
-    shell_complete=completion.datasets,
-)
+@options.data("The images of the record.")
 @options.images(20)
 @click.option("--seed", type=int, help="Which images to re-measure. Default: random, and printed.")
 @options.device

@@ -20,7 +20,7 @@ import pandas as pd
 
 from shiftbench.files import write_atomic
 from shiftbench.records.choose import load_records
-from shiftbench.records.comparable import conditions, why_not
+from shiftbench.records.comparable import why_not
 from shiftbench.records.record import (
     RECORD_FILE,
     SAMPLES_FILE,
@@ -69,20 +69,17 @@ def board_tables(records: Sequence[Record], board: Sequence[Record], **how: Any)
     """Records among the board's: ranked together where they are of the same photographs.
 
     Records of other photographs or conditions keep tables of their own, whose notes say what
-    differs. Engines compute the same answers but for near ties, and do not separate them.
+    differs.
 
     Args:
         records: One's own.
         board: See `read_board`.
         how: What `build_tables` takes besides.
     """
-    engines = {_without_engine(record): conditions(record)["engine"] for record in records}
-    named = []
-    for record in board:
-        engine = engines.get(_without_engine(record), conditions(record)["engine"])
-        model = replace(record.model, name=f"{record.model.name}{SUFFIX}")
-        settings = {**record.settings, "engine": engine}
-        named.append(replace(record, model=model, settings=settings))
+    named = [
+        replace(record, model=replace(record.model, name=f"{record.model.name}{SUFFIX}"))
+        for record in board
+    ]
     own = {id(record) for record in records}
     mixed, alone, others = [], [], []
     for table in build_tables([*records, *named], **how):
@@ -96,13 +93,8 @@ def board_tables(records: Sequence[Record], board: Sequence[Record], **how: Any)
     return [*mixed, *alone, *others]
 
 
-def _without_engine(record: Record) -> tuple[str, ...]:
-    return tuple(words for key, words in conditions(record).items() if key != "engine")
-
-
 def _remark(record: Record, board: Sequence[Record]) -> str:
-    same_engine = [replace(other, settings=record.settings) for other in board]
-    reasons = min((why_not(record, other) for other in same_engine), key=len)
+    reasons = min((why_not(record, other) for other in board), key=len)
     return f"Not ranked with the board: {', '.join(reasons)}"
 
 

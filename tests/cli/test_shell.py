@@ -14,7 +14,7 @@ import pytest
 from click.shell_completion import BashComplete, get_completion_class
 
 from shiftbench.records.record import Record, read_records
-from shiftbench_cli import render, report
+from shiftbench_cli import render, scoreboard
 from shiftbench_cli.main import COMMANDS, cli, main
 
 RECORDS = Path(__file__).parents[2] / "results" / "records"
@@ -42,7 +42,7 @@ def shown(
         monkeypatch.setenv(name, value)
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
-    report.write(records, "table")
+    scoreboard.print_run(records, "table")
     return screen.getvalue()
 
 
