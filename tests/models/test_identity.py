@@ -10,7 +10,7 @@ import torch
 from shiftbench.data import load_dataset
 from shiftbench.errors import ModelError, RecordError
 from shiftbench.identity import changed_parts, plugin_parts, source_parts
-from shiftbench.models import SOURCES, load_model
+from shiftbench.models import SOURCES, Classifier, load_model
 from shiftbench.plugins import load_plugins
 from shiftbench.run.job import Settings
 from shiftbench.run.runner import Execution, run
@@ -47,39 +47,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def changes(folder: Path, before: str, after: str, file: str = "", old: str = "", new: str = ""):  # type: ignore[no-untyped-def]
-    """What differs between two models, after an edit in between; the digests say the same."""
-    first = load_model(f"{folder}/model.py:{before}")
+def change(folder: Path, file: str = "", old: str = "", new: str = "") -> None:
     if file:
         content = (folder / file).read_text()
         assert old in content
         (folder / file).write_text(content.replace(old, new))
-    second = load_model(f"{folder}/model.py:{after}")
-    changed = changed_parts(first.parts, second.parts)
-    assert (first.digest != second.digest) == bool(set(changed) - {"logits"})
-    return changed
 
 
-@pytest.mark.parametrize(
-    ("after", "edit", "expected"),
-    [
-        ("build", (), []),
-        ("other", (), ["function", "logits"]),
-        ("build,sign=-1", (), ["options", "logits"]),
-        ("build", ("net.py", "mean((2, 3))", "amax((2, 3))"), ["net.py", "logits"]),
-        ("build", ("model.py", "Net(sign)", "Net(3 * sign)"), ["model.py", "logits"]),
-        ("build", ("net.py", "import torch\n", "# a comment\nimport torch\n"), []),
-        (
-            "build",
-            ("net.py", "class Net(nn.Module):", 'class Net(nn.Module):\n    """Doc."""\n'),
-            [],
-        ),
-    ],
-)
-def test_what_changed_is_named(
-    after: str, edit: tuple[str, ...], expected: list[str], folder: Path
-) -> None:
-    assert changes(folder, "build", after, *edit) == expected
+def measure(model: Classifier, folder: Path, attack: str = "integer") -> bool:
+    """Whether a record answers for the model."""
+    settings = Settings(attacks=(attack,), max_shift=1, consistency=())
+    data = load_dataset("scenes", limit=3)
+    return run(model, data, settings, folder / "runs", execution=Execution("cpu", 4)).reused
 
 
 def test_models_of_two_folders_have_their_own_modules(folder: Path, tmp_path: Path) -> None:
@@ -91,17 +70,6 @@ def test_models_of_two_folders_have_their_own_modules(folder: Path, tmp_path: Pa
     first = load_model(f"{folder}/model.py:build")
     assert load_model(f"{second}/model.py:build")(images).min() > 50
     assert load_model(f"{folder}/model.py:build")(images).equal(first(images))
-
-
-def test_logits_tell_what_no_source_shows(folder: Path) -> None:
-    (folder / "scale.txt").write_text("1")
-    (folder / "model.py").write_text(
-        "from pathlib import Path\nimport torch\n\n"
-        "def build():\n    scale = float(Path(__file__).with_name('scale.txt').read_text())\n"
-        "    return lambda x: scale * x.mean((2, 3)), {'input_size': 8, 'mean': 0, 'std': 1}\n"
-    )
-    assert changes(folder, "build", "build", "scale.txt", "1", "1.000001") == []
-    assert changes(folder, "build", "build", "scale.txt", "1", "2") == ["logits"]
 
 
 def test_packages_and_relative_imports_are_followed(tmp_path: Path) -> None:
@@ -156,32 +124,50 @@ def test_sources_of_plugins_are_parts(plugin: Path) -> None:
     assert plugin_parts(load_model) == {}
 
 
+SCALED = """
+from pathlib import Path
+
+def build():
+    scale = float(Path(__file__).with_name("plug.py").read_text().split("pace = ")[1][0])
+    return lambda x: scale * x.mean((2, 3)).repeat(1, 4), {"input_size": 8, "mean": 0, "std": 1}
+"""
+
+
 @pytest.mark.parametrize(
-    ("after", "edit", "words"),
+    ("after", "edit", "changed"),
     [
-        ("build", ("net.py", "import torch\n", "# a comment\nimport torch\n"), ""),
-        ("other", (), "function was build, is other"),
-        ("build,sign=-1", (), "options was , is sign=-1"),
-        ("build", ("net.py", "mean((2, 3))", "amax((2, 3))"), r"net\.py was"),
-        ("build", ("plug.py", "pace = 2", "pace = 3"), r"plug\.py"),
+        ("build", (), []),
+        ("build", ("net.py", "import torch\n", "# a comment\nimport torch\n"), []),
+        ("build", ("net.py", "(nn.Module):", '(nn.Module):\n    """Doc."""\n'), []),
+        ("build", ("model.py", "Net(sign)", "Net(3 * sign)"), ["model.py", "logits"]),
+        ("build", ("net.py", "mean((2, 3))", "amax((2, 3))"), ["net.py", "logits"]),
+        ("other", (), ["function", "logits"]),
+        ("build,sign=-1", (), ["options", "logits"]),
     ],
 )
 def test_a_record_does_not_answer_for_another_model(
-    after: str, edit: tuple[str, ...], words: str, folder: Path, plugin: Path
+    after: str, edit: tuple[str, ...], changed: list[str], folder: Path
 ) -> None:
-    data = load_dataset("scenes", limit=3)
-    settings = Settings(attacks=("further",), max_shift=1, consistency=())
-
-    def measure(function: str) -> bool:
-        model = load_model(f"mine={folder}/model.py:{function}")
-        return run(model, data, settings, folder / "runs", execution=Execution("cpu", 4)).reused
-
-    assert not measure("build")
-    if edit:
-        file, old, new = edit
-        (folder / file).write_text((folder / file).read_text().replace(old, new))
-    if not words:
-        assert measure(after)
+    before = load_model(f"mine={folder}/model.py:build")
+    assert not measure(before, folder)
+    change(folder, *edit)
+    model = load_model(f"mine={folder}/model.py:{after}")
+    assert changed_parts(before.parts, model.parts) == changed
+    assert (before.digest != model.digest) == bool(changed)
+    if not changed:
+        assert measure(model, folder)
         return
-    with pytest.raises(RecordError, match=words):
-        measure(after)
+    with pytest.raises(RecordError, match=rf"{changed[0]} was .*, is .*; logits was"):
+        measure(model, folder)
+
+
+def test_a_record_does_not_answer_for_another_plugin_or_file(folder: Path, plugin: Path) -> None:
+    assert not measure(load_model(f"a={folder}/model.py:build"), folder, "further")
+    (folder / "model.py").write_text(SCALED)
+    assert not measure(load_model(f"b={folder}/model.py:build"), folder)
+    change(folder, "plug.py", "pace = 2", "pace = 3")
+    with pytest.raises(RecordError, match=r"\(logits was"):  # no source shows what it read
+        measure(load_model(f"b={folder}/model.py:build"), folder)
+    (folder / "model.py").write_text(MODEL)
+    with pytest.raises(RecordError, match=r"plug\.py"):
+        measure(load_model(f"a={folder}/model.py:build"), folder, "further")

@@ -39,7 +39,6 @@ def write(
     batch: int | str = "batch",
     side: int | str = 16,
     channels_last: bool = False,
-    softmax: bool = False,
     dtype: int = onnx.TensorProto.FLOAT,
     inputs: int = 1,
     channels: int = 3,
@@ -64,9 +63,6 @@ def write(
     if flatten:
         nodes.append(helper.make_node("Flatten", ["pooled"], ["flat"], axis=1))
         last = "flat"
-    if softmax:
-        nodes.append(helper.make_node("Softmax", [last], ["chances"], axis=1))
-        last = "chances"
     out = [batch, CLASSES] if flatten else [batch, CLASSES, 1, 1]
     entries = [helper.make_tensor_value_info("images", dtype, shape)]
     entries += [helper.make_tensor_value_info(f"more{i}", dtype, [1]) for i in range(1, inputs)]
@@ -125,28 +121,12 @@ def test_half_precision_and_bytes(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         load_model(f"{path},mean=0.5")
 
 
-def test_an_assumed_mean_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = write(tmp_path / "net.onnx")
-    load_model(str(path))
-    assert "onnx:net.onnx names no mean and std: ImageNet's are assumed" in caplog.text
-    caplog.clear()
-    assert load_model(f"{path},mean=0.5,std=0.25").preprocessing.std == (0.25,) * 3
-    assert caplog.text == ""
-
-
-def test_probabilities_become_logits(tmp_path: Path) -> None:
-    loaded = load_model(f"onnx:{write(tmp_path / 'net.onnx', softmax=True)}")
-    images = torch.randn(5, 3, 16, 16)
-    ours, plain = loaded(images), expected(images)
-    torch.testing.assert_close(ours.softmax(1), plain.softmax(1))
-    torch.testing.assert_close(ours - ours[:, :1], plain - plain[:, :1], rtol=1e-3, atol=1e-4)
-    logits = load_model(f"onnx:{write(tmp_path / 'other.onnx')}")
-    torch.testing.assert_close(logits(images), plain, rtol=1e-4, atol=1e-5)
-
-
 def test_preprocessing_from_card_and_options(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", side="side")
-    assert load_model(f"onnx:{path}").preprocessing.input_size == 224
+    recipe = load_model(f"onnx:{path}").preprocessing
+    assert (recipe.input_size, recipe.origin) == (224, "assumed")
+    recipe = load_model(f"onnx:{path},mean=0.5,std=0.25").preprocessing
+    assert (recipe.std, recipe.origin) == ((0.25,) * 3, "given")
     names = ["ant", "bee", "cat", "dog"]
     (tmp_path / "net.json").write_text(json.dumps({**CARD, "class_names": names, "more": 1}))
     loaded = load_model(f"onnx:{path}")

@@ -50,8 +50,6 @@ def bgr(): return net(), lambda image: TRANSFORM(image).flip(0)
 def gray(): return net(), T.Compose([T.Grayscale(3), TRANSFORM])
 def softmax(): return nn.Sequential(net(), nn.Softmax(1)), {"input_size": 32, "mean": 0, "std": 1}
 def two(): return lambda x: {"embedding": x.mean((2, 3)), "scores": net()(x)}
-def one(): return lambda x: {"maps": x, "scores": net()(x)}
-def named(): return lambda x: {"embedding": x.mean((2, 3)), "logits": net()(x)}
 """
 
 
@@ -172,11 +170,3 @@ def test_probabilities_become_logits(file: Path, caplog: pytest.LogCaptureFixtur
     with torch.no_grad():
         plain = load_model(f"{file}:scalar")(images)
         torch.testing.assert_close(model(images), plain.log_softmax(1))
-
-
-def test_dicts_hold_logits_by_name_or_alone(file: Path) -> None:
-    images = torch.randn(2, 3, 32, 32)
-    with torch.no_grad():
-        expected = load_model(f"{file}:plain")(images)
-        for function in ("one", "named"):
-            assert torch.equal(load_model(f"{file}:{function}")(images), expected)
