@@ -20,9 +20,9 @@ from shiftbench.errors import DataError
 RED = (200, 30, 40)
 
 
-def save(path: Path, color: tuple[int, int, int] = RED, size: tuple[int, int] = (24, 16)) -> None:
+def save(path: Path, color: tuple[int, int, int] = RED) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, color).save(path)
+    Image.new("RGB", (24, 16), color).save(path)
 
 
 def test_the_same_files_are_images_as_in_torchvision() -> None:

@@ -4,82 +4,35 @@ from __future__ import annotations
 
 import json
 import logging
-import tarfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
+from stored_images import (
+    NAMED,
+    SET_ORDER,
+    SHOWN,
+    WRITERS,
+    Kept,
+    as_folder,
+    save,
+    shard,
+    shown,
+    stored,
+)
 
 from shiftbench.data import ImageSet, load_dataset, relabeled
 from shiftbench.data.torchvision_sets import torchvision_set
 from shiftbench.errors import DataError, UsageError
 from shiftbench.training.data import load_data
 
-SET_ORDER = ("emu", "cat", "dog")  # of the library's sets, which need not be alphabetical
 MODEL_ORDER = ("dog", "emu", "ant", "cat")
-SHOWN = ("cat", "dog", "emu", "dog")  # what the four images show
 
 
-def save(path: Path, value: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 8), (value, value, value)).save(path)
-    return path
-
-
-def as_folder(home: Path) -> str:
-    for index, name in enumerate(SHOWN):
-        save(home / name / f"{index}.png", index)
-    return f"folder:{home}"
-
-
-def as_csv(home: Path) -> str:
-    rows = [f"{save(home / f'{i}.png', i).name},{name}" for i, name in enumerate(SHOWN)]
-    (home / "images.csv").write_text("\n".join(["path,label", *rows]))
-    return f"csv:{home / 'images.csv'}"
-
-
-def as_hub(home: Path) -> str:
-    hub: Any = pytest.importorskip("datasets")
-    kinds = hub.Features(image=hub.Image(), label=hub.ClassLabel(names=list(SET_ORDER)))
-    files = [str(save(home / "files" / f"{i}.png", i)) for i in range(4)]
-    labels = [SET_ORDER.index(name) for name in SHOWN]
-    part = hub.Dataset.from_dict({"image": files, "label": labels}, features=kinds)
-    hub.DatasetDict({"test": part}).save_to_disk(str(home / "saved"))
-    return f"hfds:{home / 'saved'}"
-
-
-class Kept:
-    """A set as torchvision keeps it."""
-
-    classes = SET_ORDER
-
-    def __init__(self, place: str = "targets") -> None:
-        setattr(self, place, np.array([SET_ORDER.index(name) for name in SHOWN]))
-        self.data = np.stack([np.full((8, 8, 3), i, dtype=np.uint8) for i in range(4)])
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return Image.fromarray(self.data[index]), -1
-
-
-@pytest.fixture(params=["folder", "csv", "hfds", "torchvision"])
+@pytest.fixture(params=NAMED)
 def named(request: pytest.FixtureRequest, tmp_path: Path) -> ImageSet:
     """The four images in every source that has names of classes."""
-    if request.param == "torchvision":
-        return torchvision_set("kept", "test", Kept())
-    write = {"folder": as_folder, "csv": as_csv, "hfds": as_hub}[request.param]
-    return load_dataset(write(tmp_path / "pets"))
-
-
-def shown(data: ImageSet, names: tuple[str, ...]) -> dict[int, str]:
-    """What each image shows by its label; images are known by their gray."""
-    items = [data[index] for index in range(len(data))]
-    assert [label for _, label in items] == list(data.labels)
-    return {image.getpixel((0, 0))[0]: names[label] for image, label in items}  # type: ignore[index]
+    return stored(request.param, tmp_path / "pets")
 
 
 def test_every_source_is_matched_by_name(named: ImageSet) -> None:
@@ -132,10 +85,7 @@ def test_labels_that_are_indices_stay(tmp_path: Path) -> None:
     for name in ("1", "3"):
         save(tmp_path / "numbered" / name / "x.png")
     save(tmp_path / "wnids" / "n01440764" / "x.png")
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        tar.add(save(tmp_path / "a.png"), "a.png")
-        (tmp_path / "a.cls").write_text("1")
-        tar.add(tmp_path / "a.cls", "a.cls")
+    shard(tmp_path / "x.tar", {"a.png": b"", "a.cls": b"1"})
     places = ("folder:numbered", "imagenet:wnids", "wds:x.tar")
     for spec in [place.replace(":", f":{tmp_path}/") for place in places]:
         data = load_dataset(spec)
@@ -153,7 +103,7 @@ def test_labels_that_are_indices_stay(tmp_path: Path) -> None:
         ("map.csv", "cat,3\ndog,1\nemu,0\n"),
     ],
 )
-@pytest.mark.parametrize("write", [as_folder, as_csv, as_hub])
+@pytest.mark.parametrize("write", WRITERS.values())
 def test_a_class_map_works_for_every_source(
     write: Any, file: str, content: str, tmp_path: Path
 ) -> None:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import pickle
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from stored_images import (
+    NAMED,
+    SHOWN,
+    Kept,
+    as_hub,
+    picture,
+    png,
+    save,
+    shard,
+    shown,
+    stored,
+)
 from torchvision.datasets import CIFAR10, ImageFolder
 
 from shiftbench.data import (
@@ -32,36 +41,28 @@ from shiftbench.preprocessing import Geometry
 GEOMETRY = Geometry(view=8, resize=8, margin=0, interpolation="bilinear")
 
 
-def pixels(value: int, side: int = 8) -> Image.Image:
-    noise = np.random.default_rng(value).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    return Image.fromarray(noise)
-
-
-def png(value: int, side: int = 8) -> bytes:
-    content = io.BytesIO()
-    pixels(value, side).save(content, "png")
-    return content.getvalue()
-
-
-def save(path: Path, value: int = 0, size: tuple[int, int] = (8, 8)) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels(value).resize(size).save(path)
-    return path
-
-
-def check(data: ImageSet, values: list[int]) -> None:
-    """The laws of an image set, where image i was made by `pixels(values[i])`."""
-    assert len(data) == len(data.keys) == len(data.labels) == len(set(data.keys)) == len(values)
-    for index, value in enumerate(values):
-        image, label = data[index]
-        assert np.array_equal(np.asarray(image), np.asarray(pixels(value)))
-        assert label == data.labels[index] < len(data.class_names)
+def check(data: ImageSet) -> None:
+    """The laws of an image set with images of 8 x 8 pixels."""
+    assert len(data) == len(data.keys) == len(data.labels) == len(set(data.keys))
+    assert all(label < len(data.class_names) for label in data.labels)
     assert data.has_size(8)
     assert not data.has_size(9)
     again = pickle.loads(pickle.dumps(data))
     assert again.fingerprint() == data.fingerprint() == data.fingerprint(verify=True)
     batch = next(canvas_batches(data, GEOMETRY, workers=0))
     assert batch.keys == tuple(data.keys)
+
+
+@pytest.mark.parametrize("source", NAMED)
+def test_every_source_keeps_the_laws(source: str, tmp_path: Path) -> None:
+    data = stored(source, tmp_path / "pets")
+    check(data)
+    assert shown(data, tuple(data.class_names)) == dict(enumerate(SHOWN))
+    before = data.fingerprint()
+    assert stored(source, tmp_path / "pets").fingerprint() == before
+    if "files" in source or source in ("folder", "csv"):
+        save(next((tmp_path / "pets").rglob("2.png")), 9)
+        assert data.fingerprint() != before
 
 
 # Names and paths
@@ -262,18 +263,16 @@ def test_limited_scenes_keep_their_camera() -> None:
 # Tables
 
 
-def table(folder: Path, text: str, *, name: str = "images.csv", images: int = 3) -> str:
-    (folder / "deep").mkdir(parents=True, exist_ok=True)
-    for i in range(images):
-        (folder / "deep" / f"{i}.png").write_bytes(png(i))
+def table(folder: Path, text: str, *, name: str = "images.csv") -> str:
+    for value in range(3):
+        save(folder / "deep" / f"{value}.png", value)
     (folder / name).write_text(text)
     return f"csv:{folder / name}"
 
 
-def test_table_with_names(tmp_path: Path) -> None:
+def test_tables_keep_their_order_and_are_called_by_their_folder(tmp_path: Path) -> None:
     rows = "label,path\ndog,deep/2.png\ncat,deep/0.png\ndog,deep/1.png\n"
     data = load_dataset(table(tmp_path / "birds", rows))
-    check(data, [2, 0, 1])
     assert load_dataset(f"csv:{tmp_path / 'birds' / 'images.csv'}", split="all").keys == data.keys
     assert (data.name, data.split) == ("birds", "all")
     assert (list(data.labels), list(data.class_names)) == ([1, 0, 1], ["cat", "dog"])
@@ -302,15 +301,6 @@ def test_tables_that_cannot_be(text: str, words: str, tmp_path: Path) -> None:
 # Shards
 
 
-def shard(path: Path, members: dict[str, bytes], mode: Any = "w") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, mode) as tar:
-        for name, content in members.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-
-
 def sample(value: int, label: int) -> dict[str, bytes]:
     return {f"s{value}.png": png(value), f"s{value}.cls": b"%d\n" % label, f"s{value}.json": b"{}"}
 
@@ -322,7 +312,8 @@ def test_shards(pattern: str, tmp_path: Path) -> None:
     # The order of members is up to whoever wrote them.
     shard(home / "val-000.tar", dict(reversed([*sample(5, 2).items(), *sample(6, 1).items()])))
     data = load_dataset(f"wds:{home / pattern}")
-    check(data, [6, 5, 7])
+    check(data)
+    assert [data.image(i).tobytes() for i in range(3)] == [picture(v).tobytes() for v in (6, 5, 7)]
     assert (data.name, data.split, list(data.labels)) == ("birds", "val", [1, 2, 0])
     assert list(data.keys) == ["val-000/s6", "val-000/s5", "val-001/s7"]
     before = data.fingerprint()
@@ -362,52 +353,25 @@ def test_absent_shards_and_corrupt_images(tmp_path: Path) -> None:
 # Hugging Face
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
-    return datasets
-
-
-def saved(hub: Any, folder: Path, values: list[int], labels: list[int | None]) -> str:
-    kinds = hub.Features(picture=hub.Image(), label=hub.ClassLabel(names=["cat", "dog"]))
-    rows = [{"bytes": png(value), "path": None} for value in values]
-    part = hub.Dataset.from_dict({"picture": rows, "label": labels}, features=kinds)
-    hub.DatasetDict({"train": part.select([0]), "test": part}).save_to_disk(str(folder))
-    return f"hfds:{folder}"
-
-
-def test_saved_set(hub: Any, tmp_path: Path) -> None:
-    data = load_dataset(saved(hub, tmp_path / "pets", [4, 5, 6], [1, 0, 1]))
-    check(data, [4, 5, 6])
-    assert (data.name, data.split) == ("pets", "test")
-    assert (list(data.labels), list(data.class_names)) == ([1, 0, 1], ["cat", "dog"])
-    assert len(load_dataset(f"hfds:{tmp_path / 'pets'}", split="train")) == 1
-    other = load_dataset(saved(hub, tmp_path / "other", [4, 5, 7], [1, 0, 1]))
-    assert other.fingerprint() != data.fingerprint()
-    with pytest.raises(UsageError, match="split of pets 'val'"):
-        load_dataset(f"hfds:{tmp_path / 'pets'}", split="val")
-
-
-def test_folder_read_by_the_library(hub: Any, tmp_path: Path) -> None:
-    for split, values in (("train", [1, 2]), ("test", [3, 4])):
-        for name, value in zip(("cat", "dog"), values, strict=True):
-            folder = tmp_path / "pets" / split / name
-            folder.mkdir(parents=True)
-            (folder / "x.png").write_bytes(png(value))
-    data = load_dataset(f"hfds:{tmp_path / 'pets'}")
-    check(data, [3, 4])
-    before = data.fingerprint()
-    (tmp_path / "pets" / "test" / "dog" / "x.png").write_bytes(png(9))
-    assert data.fingerprint() != before
+def test_splits_of_the_library(tmp_path: Path) -> None:
+    saved = as_hub(tmp_path / "pets")
+    data = load_dataset(saved)
+    assert (data.name, data.split, data.keys[1]) == ("saved", "test", "test/00001")
+    assert len(load_dataset(saved, split="train")) == 1
+    with pytest.raises(UsageError, match="split of saved 'val'"):
+        load_dataset(saved, split="val")
 
 
 def test_sets_of_the_library_that_cannot_be(
-    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hub: Any = pytest.importorskip("datasets")
+    monkeypatch.setattr(hub.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    kinds = hub.Features(picture=hub.Image(), label=hub.ClassLabel(names=["cat"]))
+    rows = {"picture": [{"bytes": png(1), "path": None}], "label": [None]}
+    hub.Dataset.from_dict(rows, features=kinds).save_to_disk(str(tmp_path / "blind"))
     with pytest.raises(DataError, match="has images without labels"):
-        load_dataset(saved(hub, tmp_path / "blind", [1, 2], [None, None]))
+        load_dataset(f"hfds:{tmp_path / 'blind'}")
     hub.Dataset.from_dict({"text": ["a"]}).save_to_disk(str(tmp_path / "words"))
     with pytest.raises(DataError, match=r"expected a column of images.* got text"):
         load_dataset(f"hfds:{tmp_path / 'words'}")
@@ -466,6 +430,15 @@ def test_torchvision_set(cifar10: Path, monkeypatch: pytest.MonkeyPatch) -> None
         load_dataset(f"cifar10:{cifar10}", split="val")
 
 
+def test_a_set_that_torchvision_checks_is_known_by_its_labels(cifar10: Path) -> None:
+    identity = hashlib.sha256(b"cifar10/test/4" + repr([3, 1, 4, 1]).encode())
+    assert load_dataset(f"cifar10:{cifar10}").fingerprint() == identity.hexdigest()
+    memory = Kept()
+    before = torchvision_set("kept", "test", memory).fingerprint()
+    memory.data[0] += 1
+    assert torchvision_set("kept", "test", memory).fingerprint() != before
+
+
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_absent_torchvision_sets_say_what_to_do(
     tmp_path: Path, entry: Entry, monkeypatch: pytest.MonkeyPatch
@@ -477,37 +450,6 @@ def test_absent_torchvision_sets_say_what_to_do(
     if entry.name == "stanford_cars":
         with pytest.raises(DataError, match=r"stanford_cars needs a package.*scipy"):
             load_dataset(f"stanford_cars:{tmp_path}")
-
-
-def test_torchvision_sets_without_checksums_are_read(tmp_path: Path, cifar10: Path) -> None:
-    class Held:
-        targets = (0, 1)
-
-        def __init__(self, value: int) -> None:
-            self.data = np.full((2, 8, 8, 3), value, dtype=np.uint8)
-
-        def __len__(self) -> int:
-            return 2
-
-        def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-            return Image.fromarray(self.data[index]), index
-
-    class Filed(Held):
-        def __init__(self, value: int) -> None:
-            self._samples = [(tmp_path / f"{i}.bmp", i) for i in range(2)]
-            for path, _ in self._samples:
-                save(path, value)
-
-    for kind in (Held, Filed):
-        prints = []
-        for value in (3, 3, 4):
-            data = torchvision_set("held", "test", kind(value))
-            prints.append(data.fingerprint())
-            assert data.has_size(8)
-            assert not data.has_size(9)
-        assert prints[0] == prints[1] != prints[2]
-    identity = hashlib.sha256(b"cifar10/test/4" + repr([3, 1, 4, 1]).encode())
-    assert load_dataset(f"cifar10:{cifar10}").fingerprint() == identity.hexdigest()
 
 
 @pytest.mark.shared_data
