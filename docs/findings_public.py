@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from shiftbench.records.choose import filter_by_dataset
 from shiftbench.records.record import Record
+from shiftbench.report.formats.markdown import to_markdown
 from shiftbench.report.overview import short_name
 from shiftbench.report.plots import overview_figure
 from shiftbench.report.published import SIDE_BY_SIDE_HEADS, side_by_side
@@ -44,6 +45,13 @@ def zoo() -> str:
         for r in networks()
     ]
     return table(["", *header], rows)
+
+
+def front() -> str:
+    """The board in five columns, as the README opens with it."""
+    columns = (ACCURACY, CONSISTENCY, CROP, at("bilinear", 6))
+    tables = [table.only([name.column for name in columns]) for table in build_tables(networks())]
+    return to_markdown(tables).strip()
 
 
 def published() -> str:

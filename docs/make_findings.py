@@ -25,7 +25,7 @@ from findings_board import (
     table,
 )
 from findings_measurements import correlations, telling
-from findings_public import overview, predicts, published, zoo
+from findings_public import front, overview, predicts, published, zoo
 from matplotlib.figure import Figure
 
 from shiftbench.records.choose import filter_by_dataset
@@ -150,7 +150,7 @@ def camera() -> str:
     return scores_table(SCENES, "scenes", {"clean": at("camera", 0), **moved})
 
 
-TABLES: Mapping[str, Callable[[], str]] = {
+FINDINGS: Mapping[str, Callable[[], str]] = {
     "trio-whole": trio_whole,
     "trio-crops": trio_crops,
     "trio-kept": trio_kept,
@@ -166,6 +166,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "telling": telling,
     "correlations": correlations,
 }
+PAGES = {DOCS / "findings.md": FINDINGS, DOCS.parent / "README.md": {"board": front}}
 
 
 def figures() -> Iterator[tuple[str, Figure]]:
@@ -180,8 +181,9 @@ def figures() -> Iterator[tuple[str, Figure]]:
 
 def main() -> None:
     """Writes everything."""
-    for name, make in TABLES.items():
-        update_between_markers(DOCS / "findings.md", make(), name=name)
+    for page, tables in PAGES.items():
+        for name, make in tables.items():
+            update_between_markers(page, make(), name=name)
     for name, figure in figures():
         save_figure(figure, DOCS / f"curves-{name}.png")
     save_figure(overview(), DOCS / "board.png")

@@ -1,4 +1,4 @@
-"""The tables of the findings are those of the records."""
+"""The tables of the findings and the board of the README are those of the records."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def test_every_table_is_made_from_the_records(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(DOCS)
     import make_findings
 
-    page = (DOCS / "findings.md").read_text("utf-8")
-    for name, make in make_findings.TABLES.items():
-        first, last = markers(name)
-        shown = page[page.index(first) + len(first) : page.index(last)]
-        assert shown.strip() == make(), "run `make leaderboard`"
+    for page, tables in make_findings.PAGES.items():
+        text = page.read_text("utf-8")
+        for name, make in tables.items():
+            first, last = markers(name)
+            shown = text[text.index(first) + len(first) : text.index(last)]
+            assert shown.strip() == make(), "run `make leaderboard`"
