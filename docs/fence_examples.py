@@ -20,6 +20,6 @@ class FenceExamples(griffe.Extension):
             obj.docstring.value = EXAMPLE.sub(_fenced, obj.docstring.value)
 
 
-def _fenced(found: re.Match[str]) -> str:
-    indent = found["indent"]
-    return f"\n{indent}```pycon\n{found[0]}\n{indent}```"
+def _fenced(match: re.Match[str]) -> str:
+    indent = match["indent"]
+    return f"\n{indent}```pycon\n{match[0]}\n{indent}```"

@@ -52,8 +52,8 @@ def _outcomes(folder: Path) -> dict[ScoreName, pd.Series]:
 
 def record(model: str, data: str) -> Record:
     """The record of a model."""
-    (found,) = (r for r in board() if (r.model.name, r.data.name) == (model, data))
-    return found
+    (chosen,) = (r for r in board() if (r.model.name, r.data.name) == (model, data))
+    return chosen
 
 
 def shown(score: Score | None) -> str:
@@ -77,9 +77,9 @@ def reach(attack: str, radius: int) -> str:
     return f"{attack} {ShiftAxis.of(at(attack, radius)).reach(radius)}"
 
 
-def lost(found: Record, name: ScoreName) -> Score | None:
+def lost(record: Record, name: ScoreName) -> Score | None:
     """The share of clean right answers that are wrong somewhere up to a radius."""
-    every = outcomes(found)
+    every = outcomes(record)
     if name not in every:
         return None
     right = every[at(name.kind, 0)] == 1
@@ -88,15 +88,15 @@ def lost(found: Record, name: ScoreName) -> Score | None:
 
 def scores_table(names: Mapping[str, str], data: str, columns: Mapping[str, ScoreName]) -> str:
     """A row per model, a column per score, with the number of images at its head."""
-    found = {row: record(model, data).scores for row, model in names.items()}
-    header = [f"{title}, {count(found.values(), name)}" for title, name in columns.items()]
-    rows = [[row, *(shown(s.get(name)) for name in columns.values())] for row, s in found.items()]
+    scores = {row: record(model, data).scores for row, model in names.items()}
+    header = [f"{title}, {count(scores.values(), name)}" for title, name in columns.items()]
+    rows = [[row, *(shown(s.get(name)) for name in columns.values())] for row, s in scores.items()]
     return table(["", *header], rows)
 
 
-def count(found: Iterable[Scores], name: ScoreName) -> str:
+def count(models: Iterable[Scores], name: ScoreName) -> str:
     """Of how many images a score is, the same for all models."""
-    (n,) = {scores[name].n for scores in found if name in scores}
+    (n,) = {scores[name].n for scores in models if name in scores}
     return f"n={n:,}"
 
 
@@ -109,8 +109,8 @@ def paired_table(
         for label, (first, second) in pairs.items()
     ]
     titles = ["clean" if not radius else reach(attack, radius) for attack, radius in points]
-    found = [record(model, data).scores for pair in pairs.values() for model in pair]
-    header = [f"{title}, {count(found, at(*p))}" for title, p in zip(titles, points, strict=True)]
+    scores = [record(model, data).scores for pair in pairs.values() for model in pair]
+    header = [f"{title}, {count(scores, at(*p))}" for title, p in zip(titles, points, strict=True)]
     return table(["points", *header], rows)
 
 
@@ -118,6 +118,6 @@ def difference(first: Record, second: Record, name: ScoreName) -> str:
     """Of one score, with its interval."""
     if name not in first.scores or name not in second.scores:
         return ""
-    found = compare(first, second, max_shift=name.radius)
-    (one,) = (score.paired for score in found.scores if score.name == name)
+    compared = compare(first, second, max_shift=name.radius).scores
+    (one,) = (score.paired for score in compared if score.name == name)
     return f"{100 * one.difference:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"

@@ -23,7 +23,7 @@ POWER = 0.8416212335729143  # the 80% quantile of the normal distribution
 
 @dataclass(frozen=True)
 class Trial:
-    """One way to look at an image, and what it found of two networks on the same images."""
+    """One way to look at an image, and how two networks did on the same images."""
 
     outcomes: tuple[NDArray[np.float64], NDArray[np.float64]]
     passes: float  # forward passes per image, of both networks
@@ -51,13 +51,13 @@ def search_passes(samples: pd.DataFrame, attack: str, radius: int) -> NDArray[np
 
 
 def trial(first: Record, second: Record, name: ScoreName) -> Trial | None:
-    """What a score found of two networks, on the images that both get right on the clean image."""
+    """What a score says of two networks, on the images that both get right on the clean image."""
     if any(name not in r.scores for r in (first, second)) or why_not(first, second, name):
         return None
     tables = [samples(r) for r in (first, second)]
-    found = [outcomes(r)[name] for r in (first, second)]
+    pair = [outcomes(r)[name] for r in (first, second)]
     right = [t.index[t["prediction"] == t["label"]] for t in tables]
-    keys = found[0].index.intersection(found[1].index)
+    keys = pair[0].index.intersection(pair[1].index)
     keys = keys.intersection(right[0]).intersection(right[1])
     if name.family == "consistency":
         passes = 4.0  # two views, two networks
@@ -66,7 +66,7 @@ def trial(first: Record, second: Record, name: ScoreName) -> Trial | None:
         passes = float(
             sum(search_passes(t.loc[keys], name.kind, name.radius).mean() for t in tables)
         )
-    one, two = (o.loc[keys].to_numpy(np.float64) for o in found)
+    one, two = (o.loc[keys].to_numpy(np.float64) for o in pair)
     return Trial((one, two), passes)
 
 
@@ -77,8 +77,8 @@ def telling() -> str:
     pairs = [p for group in group_records(board()) for p in combinations(group.records, 2)]
     rows = []
     for name in names:
-        found = [t for first, second in pairs if (t := trial(first, second, name)) is not None]
-        needed = np.array([t.passes_needed for t in found])
+        trials = [t for first, second in pairs if (t := trial(first, second, name)) is not None]
+        needed = np.array([t.passes_needed for t in trials])
         label = (
             f"consistency, {name.kind}" if name.radius is None else reach(name.kind, name.radius)
         )
@@ -88,8 +88,8 @@ def telling() -> str:
                 median,
                 [
                     label,
-                    str(len(found)),
-                    f"{np.mean([t.passes for t in found]) / 2:.1f}",
+                    str(len(trials)),
+                    f"{np.mean([t.passes for t in trials]) / 2:.1f}",
                     f"{median:,.0f}" if np.isfinite(median) else "more than any",
                     f"{100 * np.mean(needed <= 10_000):.0f}%",
                 ],
@@ -105,9 +105,9 @@ def telling() -> str:
     return table(header, [row for _, row in sorted(rows, key=lambda r: r[0])])
 
 
-def kept(found: Record, attack: str) -> float:
+def kept(record: Record, attack: str) -> float:
     """The share of right answers that survive the grid up to `RADIUS`."""
-    curve = found.scores.curve(at(attack, 0))
+    curve = record.scores.curve(at(attack, 0))
     return curve[RADIUS].value / curve[0].value if RADIUS in curve else np.nan
 
 
@@ -116,10 +116,10 @@ def spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float
     ranks = [rankdata(values, axis=-1) for values in (x, y)]
     one, two = (r - r.mean(-1, keepdims=True) for r in ranks)
     with np.errstate(invalid="ignore"):
-        found: NDArray[np.float64] = (one * two).sum(-1) / np.sqrt(
+        correlation: NDArray[np.float64] = (one * two).sum(-1) / np.sqrt(
             (one**2).sum(-1) * (two**2).sum(-1)
         )
-    return found
+    return correlation
 
 
 def correlation_cell(x: NDArray[np.float64], y: NDArray[np.float64]) -> str:

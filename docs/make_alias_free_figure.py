@@ -92,10 +92,10 @@ def main() -> None:
     draw_signal(left)
     x = scene()
     for label, (name, up, color, marker) in MODELS.items():
-        found = residues(name, up, x)
-        pairs = " ".join(f"{s:g}:{r:.1e}" for s, r in zip(SHIFTS, found, strict=True))
+        errors = residues(name, up, x)
+        pairs = " ".join(f"{s:g}:{r:.1e}" for s, r in zip(SHIFTS, errors, strict=True))
         print(f"{label:18s} {pairs}", flush=True)  # noqa: T201 - a script
-        drawn = np.maximum(found, FLOOR)
+        drawn = np.maximum(errors, FLOOR)
         right.semilogy(SHIFTS, drawn, marker=marker, ms=4, lw=1.2, color=color, label=label)
     right.set(xlabel="cyclic shift, pixels", ylabel="relative change of the logits")
     right.set_ylim(FLOOR / 3, 3)

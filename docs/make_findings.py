@@ -76,8 +76,8 @@ def trio_kept() -> str:
         scores = record(model, PHOTOGRAPHS).scores
         cells = [[shown(scores[at(attack, radius)]) for radius in (0, 6)] for attack in ATTACKED]
         rows.append([row, *(" → ".join(cell) for cell in cells)])
-    found = [record(model, PHOTOGRAPHS).scores for model in TRIO.values()]
-    header = [f"{reach(attack, 6)}, {count(found, at(attack, 6))}" for attack in ATTACKED]
+    scores = [record(model, PHOTOGRAPHS).scores for model in TRIO.values()]
+    header = [f"{reach(attack, 6)}, {count(scores, at(attack, 6))}" for attack in ATTACKED]
     return table(["", *header], rows)
 
 
@@ -89,9 +89,10 @@ def trio_blur() -> str:
     }
     rows, counts = [], set()
     for row, model in TRIO.items():
-        found = outcomes(record(model, PHOTOGRAPHS))
-        both = found[names["lanczos 1 px"]].index.intersection(found[names["bilinear 1 px"]].index)
-        rows.append([row, *(shown(mean_score(found[name].loc[both])) for name in names.values())])
+        values = outcomes(record(model, PHOTOGRAPHS))
+        searched = [values[names[f"{kind} 1 px"]].index for kind in ("lanczos", "bilinear")]
+        both = searched[0].intersection(searched[1])
+        rows.append([row, *(shown(mean_score(values[name].loc[both])) for name in names.values())])
         counts.add(len(both))
     (n,) = counts
     return table(["", *(f"{title}, n={n}" for title in names)], rows)
@@ -122,14 +123,14 @@ def repaired() -> str:
 
 def repaired_lost() -> str:
     """What each move takes of the right answers, however many they are."""
-    found = {row: record(model, PHOTOGRAPHS) for row, model in REPAIRED.items()}
+    records = {row: record(model, PHOTOGRAPHS) for row, model in REPAIRED.items()}
     rows = [
         [
             row,
             f"{outcomes(one)[ACCURACY].eq(1).sum()} of {one.scores[ACCURACY].n}",
             *(shown(lost(one, at(*point))) for point in POINTS),
         ]
-        for row, one in found.items()
+        for row, one in records.items()
     ]
     return table(["", "right clean", *(reach(*point) for point in POINTS)], rows)
 

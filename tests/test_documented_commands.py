@@ -29,22 +29,24 @@ def commands(text: str) -> list[str]:
     lines = [line.strip() for block in blocks for line in block.splitlines()]
     prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
     lines += re.findall(r"`(shiftbench [^`]+)`", prose.replace("\n", " "))
-    found = [line.removeprefix("$ ").removeprefix("uvx ") for line in lines]
-    return [line for line in found if line.startswith("shiftbench ")]
+    lines_of_page = [line.removeprefix("$ ").removeprefix("uvx ") for line in lines]
+    return [line for line in lines_of_page if line.startswith("shiftbench ")]
 
 
 def of_page(page: Path) -> list[str]:
     text = page.read_text("utf-8")
     if page.suffix != ".ipynb":
         return commands(text)
-    found = []
+    lines_of_page = []
     for cell in json.loads(text)["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            found += commands(source)
+            lines_of_page += commands(source)
         else:
-            found += [line[1:] for line in source.splitlines() if line.startswith("!shiftbench ")]
-    return found
+            lines_of_page += [
+                line[1:] for line in source.splitlines() if line.startswith("!shiftbench ")
+            ]
+    return lines_of_page
 
 
 DOCUMENTED = [(page, line) for page in PAGES for line in of_page(page)]

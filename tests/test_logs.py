@@ -134,13 +134,13 @@ def test_tensorboard_reads_back_what_was_written(tmp_path: Path) -> None:
     record = make_record("vit", broken={"crop": spread(20, [2, 3, 1])}, max_shift=3)
     for _ in range(2):  # measured again: the older events are dropped
         log_record(record, ["tensorboard"], tmp_path)
-    found = scalars(tmp_path)
+    logged = scalars(tmp_path)
     curve = record.scores.curve(ScoreName("adversarial", "crop"))
-    assert [step for step, _ in found["adversarial_crop"]] == list(curve)
-    assert [value for _, value in found["adversarial_crop"]] == pytest.approx(
+    assert [step for step, _ in logged["adversarial_crop"]] == list(curve)
+    assert [value for _, value in logged["adversarial_crop"]] == pytest.approx(
         [score.value for score in curve.values()]
     )
-    assert found["accuracy"] == [(0, pytest.approx(record.scores.find("accuracy").value))]
+    assert logged["accuracy"] == [(0, pytest.approx(record.scores.find("accuracy").value))]
 
 
 @pytest.mark.filterwarnings("default")

@@ -17,15 +17,15 @@ SCRIPT = """
 import contextlib, io, json, sys
 from shiftbench_cli.main import main
 
-found = {}
+ended = {}
 for name, words in json.loads(sys.argv[1]).items():
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             main(words)
         except SystemExit as stop:
-            found[name] = [stop.code, out.getvalue(), err.getvalue()]
-print(json.dumps(found))
+            ended[name] = [stop.code, out.getvalue(), err.getvalue()]
+print(json.dumps(ended))
 """
 
 
@@ -70,9 +70,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         text=True,
         check=True,
     )
-    found: dict[str, list[str]] = json.loads(done.stdout)
-    found["folder"] = [str(folder)]
-    return found
+    ended: dict[str, list[str]] = json.loads(done.stdout)
+    ended["folder"] = [str(folder)]
+    return ended
 
 
 KINDS = ["models", "datasets", "attacks", "metrics", "formats", "logs", "remedies"]

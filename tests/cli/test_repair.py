@@ -40,15 +40,15 @@ def test_the_table_says_what_each_remedy_changes(
     words = ["repair", "-m", model, "-d", "scenes", "--images", "4", "--format", "json"]
     code, out, err = call(words, capsys)
     assert code == 0, err
-    found = {entry["remedies"]: entry for entry in json.loads(out)}
-    assert found["circular+aps"]["whole"] < 1e-4 < found[""]["whole"]
-    assert found["circular+aps"]["reports"][1]["changed"][0]["layer"] == "0"
-    assert found["lps"]["new_parameters"] > 0
-    assert found["lps"]["right"] == [], "it is not trained, so it has no accuracy"
-    assert 4 >= found[""]["right"][0] >= found[""]["right"][2] >= 0
-    assert found["select"]["scores"][1]["n"] == 4
-    assert found["vote"]["cost"] > 0
-    assert found["af"]["needs_finetuning"]
+    trials = {entry["remedies"]: entry for entry in json.loads(out)}
+    assert trials["circular+aps"]["whole"] < 1e-4 < trials[""]["whole"]
+    assert trials["circular+aps"]["reports"][1]["changed"][0]["layer"] == "0"
+    assert trials["lps"]["new_parameters"] > 0
+    assert trials["lps"]["right"] == [], "it is not trained, so it has no accuracy"
+    assert 4 >= trials[""]["right"][0] >= trials[""]["right"][2] >= 0
+    assert trials["select"]["scores"][1]["n"] == 4
+    assert trials["vote"]["cost"] > 0
+    assert trials["af"]["needs_finetuning"]
 
 
 def test_chosen_remedies_are_explained_layer_by_layer(

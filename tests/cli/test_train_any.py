@@ -95,11 +95,11 @@ def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
     card = weights_card(stem, out / "export")
     assert (card.architecture, card.input_size, card.num_classes) == (name, 32, 3)
     assert card.class_names == CLASSES
-    found = load_model(name, checkpoint=out / "export")
-    assert (found.name, found.preprocessing.input_size) == (name, 32)
-    assert [r.remedy for r in reports(found.module.model)] == ["blurpool"]
+    loaded = load_model(name, checkpoint=out / "export")
+    assert (loaded.name, loaded.preprocessing.input_size) == (name, 32)
+    assert [r.remedy for r in reports(loaded.module.model)] == ["blurpool"]
     weights = load_file(out / "export" / f"{stem}.safetensors")
-    state = found.module.model.state_dict()
+    state = loaded.module.model.state_dict()
     assert all(torch.equal(state[key], value) for key, value in weights.items())
     assert weights.keys() == original.state_dict().keys()
     # It went on from the checkpoint: a few steps at 1e-3 leave the stem close to it.
@@ -109,7 +109,7 @@ def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
     # The weights fit the original too, and the folder alone names its model.
     assert load_model(f"timm:{SMALL}", checkpoint=out / "export").num_classes == 3
     alone = load_model(str(out / "export"))
-    assert (alone.digest, alone.name) == (found.digest, card.name)
+    assert (alone.digest, alone.name) == (loaded.digest, card.name)
 
     records = tmp_path / "records"
     run(name, out / "export", photos, records, capsys)
@@ -150,9 +150,9 @@ def test_a_model_of_a_file_with_a_learned_remedy(
     assert card.architecture == "net.py:build,width=6+circular+lps"  # no folder of this machine
     assert (card.input_size, card.mean, card.num_classes) == (24, (0.4,) * 3, 3)
     assert any("scorer" in key for key in load_file(export / f"{stem}.safetensors"))
-    found = load_model(name, checkpoint=export)
+    loaded = load_model(name, checkpoint=export)
     images = torch.rand(2, 3, 24, 24)
-    torch.testing.assert_close(found(images.roll((3, 1), (2, 3))), found(images))
+    torch.testing.assert_close(loaded(images.roll((3, 1), (2, 3))), loaded(images))
     with pytest.raises(SystemExit):
         main(["run", "-m", name, "-d", photos, "-o", str(tmp_path / "r")])
     assert "learned parameters that no weights fill" in capsys.readouterr().err
@@ -173,9 +173,9 @@ def test_models_of_transformers_and_torchvision_are_trained(
     for model, more in ((f"hf:{folder}+circular", ("--pretrained",)), ("tv:squeezenet1_1", ())):
         out = tmp_path / model[:2]
         train(model, photos, out, *size, *more, capture=capsys)
-        found = load_model(model, checkpoint=out / "export")
-        assert (found.num_classes, found.class_names) == (3, CLASSES)
-        assert found(torch.rand(1, 3, 32, 32)).shape == (1, 3)
+        loaded = load_model(model, checkpoint=out / "export")
+        assert (loaded.num_classes, loaded.class_names) == (3, CLASSES)
+        assert loaded(torch.rand(1, 3, 32, 32)).shape == (1, 3)
 
 
 def test_a_transformer_is_built_for_the_images_of_its_recipe(
@@ -183,9 +183,9 @@ def test_a_transformer_is_built_for_the_images_of_its_recipe(
 ) -> None:
     name = "timm:vit_tiny_patch16_224,depth=1+canonical"
     train(name, photos, tmp_path / "run", "--set", "image_size=32", capture=capsys)
-    found = load_model(name, checkpoint=tmp_path / "run" / "export")
-    assert found.preprocessing.input_size == 32
-    assert found(torch.rand(1, 3, 32, 32)).shape == (1, 3)
+    loaded = load_model(name, checkpoint=tmp_path / "run" / "export")
+    assert loaded.preprocessing.input_size == 32
+    assert loaded(torch.rand(1, 3, 32, 32)).shape == (1, 3)
 
 
 def test_bundled_models_take_remedies(

@@ -57,8 +57,8 @@ def only(records: Sequence[Record], **options: Any) -> Table:
 def cells(table: Table, column: str) -> dict[str, Measured]:
     """The cells of a column that hold a score, by model, in the order of the rows."""
     shown = next(one for one in table.columns if one.name == column)
-    found = {row.record.model.name: row.cell(shown) for row in table.rows}
-    return {name: cell for name, cell in found.items() if isinstance(cell, Measured)}
+    by_model = {row.record.model.name: row.cell(shown) for row in table.rows}
+    return {name: cell for name, cell in by_model.items() if isinstance(cell, Measured)}
 
 
 def bold(table: Table, column: str) -> set[str]:
@@ -76,7 +76,7 @@ def test_csv_has_the_contracts_columns_and_the_records_numbers():
     (row,) = parse(text)
     assert row["model"] == "timm:a"
     assert (row["images"], row["img_size"], row["param_count"]) == ("8", "64", "1000000")
-    assert row["top1"] == "87.50"  # 7 of 8 right unshifted
+    assert row["top1"] == "87.50"  # 7 of 8 right on the clean image
     assert row["adversarial_crop"] == "62.50"  # 5 of 8 survive all six rings
     assert row["consistency_half"] == "87.50"
     assert row["date"] == "2026-01-02"
@@ -188,13 +188,13 @@ def test_curves_of_other_searched_images_are_not_ranked(tmp_path: Path):
             settings={"search_limit": 6, "seed": seed},
         )
     table = only(read_records([tmp_path]))
-    found = cells(table, "adversarial_crop")
-    assert list(found) == ["b", "a", "lucky"]  # 4 of 6, 3 of 6, and 6 of 6 others
-    assert [cell.ranked for cell in found.values()] == [True, True, False]
-    assert not found["lucky"].best
+    by_model = cells(table, "adversarial_crop")
+    assert list(by_model) == ["b", "a", "lucky"]  # 4 of 6, 3 of 6, and 6 of 6 others
+    assert [cell.ranked for cell in by_model.values()] == [True, True, False]
+    assert not by_model["lucky"].best
     assert "100.0 †" in to_markdown([table])
     assert "not measured like the others" in to_markdown([table])
-    assert cells(table, "top1")["lucky"].ranked  # unshifted, all have the same images
+    assert cells(table, "top1")["lucky"].ranked  # on the clean image, all have the same images
 
 
 def test_markdown_shows_intervals_marks_the_best_and_splits_data_sets(tmp_path: Path):

@@ -25,18 +25,21 @@ def test_the_hubs_parser_reads_every_score(tmp_path: Path) -> None:
     assert ended.value.code == 0
     card = hub.ModelCard(f"---\nlicense: mit\n{card_file.read_text()}---\n# A model\n")
     assert card.data.model_name == "vit"
-    found = {result.metric_type: result for result in card.data.eval_results}
+    results_by_type = {result.metric_type: result for result in card.data.eval_results}
     wanted = {str(stem): record.scores.at(stem) for stem in record.scores.stems()}
     wanted = {name: score for name, score in wanted.items() if not name.startswith("change")}
-    assert found.keys() == wanted.keys()
+    assert results_by_type.keys() == wanted.keys()
     for name, score in wanted.items():
         assert score is not None
-        assert found[name].metric_value == pytest.approx(score.value, rel=1e-3)
-        assert f"n = {score.n:,}" in found[name].metric_name
-        assert found[name].task_type == "image-classification"
-        assert (found[name].dataset_type, found[name].dataset_split) == ("scenes", "test")
-    assert "every shift up to 3 px" in found["adversarial_half"].metric_name
-    assert found["adversarial_half"].metric_args["step"] == "1/2"
+        assert results_by_type[name].metric_value == pytest.approx(score.value, rel=1e-3)
+        assert f"n = {score.n:,}" in results_by_type[name].metric_name
+        assert results_by_type[name].task_type == "image-classification"
+        assert (results_by_type[name].dataset_type, results_by_type[name].dataset_split) == (
+            "scenes",
+            "test",
+        )
+    assert "every shift up to 3 px" in results_by_type["adversarial_half"].metric_name
+    assert results_by_type["adversarial_half"].metric_args["step"] == "1/2"
 
 
 def test_each_model_is_an_entry_and_bounds_say_so() -> None:

@@ -153,10 +153,10 @@ def test_the_images_are_counted_as_they_broke(tmp_path: Path):
         for j, dx in enumerate(where["axis"]):
             assert where["values"][i][j] == (counts[int(dy)] if dx == "0" and dy != "0" else 0)
     assert where["caption"] == "6 of 60 images broken by a shift"
-    for label, n, (unshifted, crop) in images["classes"]["rows"]:
+    for label, n, (clean, crop) in images["classes"]["rows"]:
         mine = [r for r, y in zip(radii, labels, strict=True) if str(y) == label]
         assert n == str(len(mine))
-        assert unshifted[0] == str(mine.count(0))
+        assert clean[0] == str(mine.count(0))
         assert crop[0] == str(sum(r is not None and r > 0 for r in mine))
     ((_, examples),) = images["examples"]
     assert examples[0] == ["test/00006", "0", "dy 1, dx 0 px", "1"]

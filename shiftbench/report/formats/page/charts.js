@@ -21,15 +21,15 @@ function scaleOf(columns, shown) {
 }
 
 function showTip(column, shown, s, at) {
-  const drawn = shown.map((row) => ({ row, value: column.curve.points[row.index][s]?.[0], found: cellAt(column, row, s) })).filter((line) => line.found);
+  const drawn = shown.map((row) => ({ row, value: column.curve.points[row.index][s]?.[0], content: cellAt(column, row, s) })).filter((line) => line.content);
   if (!drawn.length) return;
   drawn.sort((a, b) => b.value - a.value);
   tip.replaceChildren(
     element("b", {}, `${column.short}, up to ${column.curve.ticks[s]} ${column.curve.unit}`),
-    element("table", {}, element("tbody", {}, ...drawn.map(({ row, found }) => element("tr", {},
+    element("table", {}, element("tbody", {}, ...drawn.map(({ row, content }) => element("tr", {},
       element("td", {}, swatch(row)),
       element("td", { class: "name" }, ...breakable(row.model)),
-      ...[found.text, found.interval, `n=${found.n}`].map((text) => element("td", {}, text)))))));
+      ...[content.text, content.interval, `n=${content.n}`].map((text) => element("td", {}, text)))))));
   tip.hidden = false;
   const room = document.documentElement.clientWidth;
   const x = Math.min(Math.max(at.x + 14, 8), Math.max(8, room - tip.offsetWidth - 8));
@@ -44,7 +44,7 @@ function chart(column, shown, scale, { W, H }) {
   const x = (s) => LEFT + (last ? s / last : 0.5) * (W - LEFT - RIGHT);
   const y = (v) => TOP + (1 - (v - scale.low) / (scale.high - scale.low)) * (H - TOP - BOTTOM);
   const here = Math.min(state.stop, last);
-  const said = shown.map((row) => [row.model, cellAt(column, row, here)]).filter(([, found]) => found).map(([model, found]) => `${model} ${found.text}`);
+  const said = shown.map((row) => [row.model, cellAt(column, row, here)]).filter(([, content]) => content).map(([model, content]) => `${model} ${content.text}`);
   const svg = element("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: 0, "aria-label": `${column.title}: ${said.join(", ")} up to ${ticks[here]} ${unit}` });
   for (let v = scale.low; v <= scale.high + 1e-9 * scale.step; v += scale.step) {
     svg.append(element("line", { class: "axis", x1: LEFT, x2: W - RIGHT, y1: y(v), y2: y(v) }), element("text", { x: LEFT - 7, y: y(v) + 4, "text-anchor": "end" }, String(Number(v.toPrecision(4)))));

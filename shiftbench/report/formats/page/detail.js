@@ -2,7 +2,7 @@
 const dialog = document.getElementById("detail");
 
 function scoreTable(group, row) {
-  const plain = group.columns.slice(1).filter((column) => !column.curve).map((column) => [column, cellAt(column, row, 0)]).filter(([, found]) => found?.interval);
+  const plain = group.columns.slice(1).filter((column) => !column.curve).map((column) => [column, cellAt(column, row, 0)]).filter(([, content]) => content?.interval);
   const scores = [...plain.map(([column, { text, interval, n }]) => [column.title, text, interval, n]), ...row.detail.scores];
   return element("div", { class: "scroll" }, element("table", {},
     element("thead", {}, element("tr", {}, ...["", "score", "95% interval", "n"].map((t) => element("th", { scope: "col" }, t)))),
@@ -16,7 +16,7 @@ function curveTable(group, row) {
   return element("section", {}, element("h3", {}, "By max shift, in steps"), element("div", { class: "scroll" }, element("table", {},
     element("thead", {}, element("tr", {}, element("th"), ...Array.from({ length: most }, (_, s) => element("th", { scope: "col" }, String(s))))),
     element("tbody", {}, ...curves.map(([column, cells]) => element("tr", {}, element("th", { scope: "row", class: "name" }, column.title, element("small", { class: "note" }, `step ${column.curve.ticks[1] ?? "–"} ${column.curve.unit}, n=${cells[0].n}`)),
-      ...cells.map((found) => element("td", {}, found.text, element("small", {}, found.interval)))))))));
+      ...cells.map((content) => element("td", {}, content.text, element("small", {}, content.interval)))))))));
 }
 
 function facts([name, entries]) {

@@ -49,9 +49,9 @@ const curveColumns = (group) => group.columns.filter((column) => column.curve);
 
 /** A cell as Python wrote it, with names for its parts; null where nothing was measured. */
 function cellAt(column, row, radius) {
-  const found = column.cells[column.curve ? radius : 0]?.[row.index];
-  if (!found) return null;
-  const [text, rank, interval = "", n = "", flags = ""] = found;
+  const content = column.cells[column.curve ? radius : 0]?.[row.index];
+  if (!content) return null;
+  const [text, rank, interval = "", n = "", flags = ""] = content;
   return { text, rank, interval, n, best: flags.includes("b"), ranked: !flags.includes("u"), ownN: flags.includes("n") };
 }
 
@@ -64,9 +64,9 @@ function rows() {
   const shown = state.group.rows.filter((row) => wanted.every((word) => row.model.toLowerCase().includes(word)));
   const column = columnNamed(state.column);
   const sign = state.descending ? -1 : 1;
-  const part = (found) => (found === null ? 2 : found.ranked ? 0 : 1);
-  const keyed = shown.map((row) => ({ row, found: cell(column, row) }));
-  keyed.sort((a, b) => part(a.found) - part(b.found) || sign * ((a.found?.rank ?? 0) - (b.found?.rank ?? 0)) || a.row.place - b.row.place);
+  const part = (content) => (content === null ? 2 : content.ranked ? 0 : 1);
+  const keyed = shown.map((row) => ({ row, content: cell(column, row) }));
+  keyed.sort((a, b) => part(a.content) - part(b.content) || sign * ((a.content?.rank ?? 0) - (b.content?.rank ?? 0)) || a.row.place - b.row.place);
   return keyed.map(({ row }) => row);
 }
 

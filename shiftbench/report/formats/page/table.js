@@ -44,14 +44,14 @@ function nameCell(row) {
 }
 
 function valueCell(column, row) {
-  const found = cell(column, row);
+  const content = cell(column, row);
   const label = { "data-label": column.title };
-  if (found === null) return element("td", { class: "none", ...label }, "–");
-  if (!found.interval) return element("td", label, found.text);
-  return element("td", { ...label, title: `${found.interval}, n = ${found.n}` },
-    element("span", { class: found.best ? "best" : found.ranked ? null : "unranked" }, found.text),
-    element("small", { class: "interval" }, found.interval),
-    found.ownN ? element("small", {}, `n=${found.n}`) : null);
+  if (content === null) return element("td", { class: "none", ...label }, "–");
+  if (!content.interval) return element("td", label, content.text);
+  return element("td", { ...label, title: `${content.interval}, n = ${content.n}` },
+    element("span", { class: content.best ? "best" : content.ranked ? null : "unranked" }, content.text),
+    element("small", { class: "interval" }, content.interval),
+    content.ownN ? element("small", {}, `n=${content.n}`) : null);
 }
 
 function drawTable() {
