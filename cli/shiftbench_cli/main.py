@@ -105,12 +105,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        message, code = _explain(error)
+        message, code = explain(error)
         click.echo(f"error: {message}", err=True)
         sys.exit(code)
 
 
-def _explain(error: Exception) -> tuple[str, int]:
+def explain(error: Exception) -> tuple[str, int]:
     """One sentence and an exit code for errors the user can fix; re-raises the rest."""
     from aft_models.errors import AftModelsError
     from shiftbench.errors import ShiftbenchError

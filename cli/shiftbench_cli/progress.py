@@ -60,7 +60,7 @@ class RunProgress:
 
         def show(event: Estimate | Progress) -> None:
             if isinstance(event, Estimate):
-                self.remark(_forecast(event))
+                self.remark(forecast(event))
                 return
             if event.metric not in ids:
                 ids[event.metric] = bars.add_task(_words(event.metric), state="")
@@ -76,7 +76,7 @@ class RunProgress:
 
         def show(event: Estimate | Progress) -> None:
             if isinstance(event, Estimate):
-                self.remark(f"{name}: {_forecast(event)}")
+                self.remark(f"{name}: {forecast(event)}")
                 return
             now, metric = time.monotonic(), event.metric
             due = now - last.setdefault(metric, now) >= PLAIN_SECONDS
@@ -95,7 +95,7 @@ def _words(task: str) -> str:
     return task.replace("_", " ")
 
 
-def _forecast(estimate: Estimate) -> str:
+def forecast(estimate: Estimate) -> str:
     """What the work may take, before it begins."""
     words = f"at most {_short(estimate.passes)} forward passes, about {_duration(estimate.seconds)}"
     return f"{words}; images that break early need fewer"

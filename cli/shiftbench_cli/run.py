@@ -27,6 +27,7 @@ from shiftbench_cli import completion, options, scoreboard
 from shiftbench_cli.gates import EXIT_CODE, parse_gates, worse_than
 from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress
+from shiftbench_cli.submit import SYSTEMS, follow, submit
 
 
 def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
@@ -118,6 +119,20 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
 )
 @options.nproc
 @options.shard
+@click.option(
+    "--submit",
+    "system",
+    type=click.Choice(SYSTEMS),
+    default="no",
+    help="Submit the command as an array of jobs to SLURM, or as processes of this machine.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=8, show_default=True, help="Jobs to submit."
+)
+@click.option(
+    "--slurm", metavar="KEY=VALUE,...", help="Of the jobs, such as partition=gpu,time=60,gpus=1."
+)
+@click.option("--wait", is_flag=True, help="Follow submitted jobs to their end.")
 @click.option("--crop-pct", default="paper", show_default=True, help="paper, model or a fraction.")
 @click.option(
     "--pad",
@@ -182,6 +197,10 @@ def command(
     device: str,
     nproc: int,
     shard: Shard | None,
+    system: str,
+    jobs: int,
+    slurm: str | None,
+    wait: bool,
     output: Path | None,
     resume: bool,
     fail_under: tuple[str, ...],
@@ -288,6 +307,18 @@ def command(
                 click.echo(f"failed: {complaint}", err=True)
         return 1 if problems else EXIT_CODE if complaints else 0
 
+    if system != "no":
+        plan()  # mistakes are told now, not by every job
+        logs_folder = place / "jobs"
+        sent = submit(ctx.meta["words"], logs_folder, system=system, jobs=jobs, options=slurm)
+        click.echo(f"{jobs} jobs, {sent[0].job_id} the first: logs in {logs_folder}", err=True)
+        if not wait:
+            return 0
+        failed = follow(sent)
+        for sentence in failed:
+            click.echo(f"error: {sentence}", err=True)
+        if failed:
+            return 1
     return share(ctx, work, nproc=nproc, device=device)
 
 

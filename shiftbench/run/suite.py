@@ -32,9 +32,11 @@ from shiftbench.models import Classifier, load_model
 from shiftbench.models.names import ModelSpec, parse_model
 from shiftbench.models.source import SOURCES
 from shiftbench.registry import unknown_name
-from shiftbench.run.job import Settings
+from shiftbench.run.engine import Engine, choose_device
+from shiftbench.run.job import Settings, make_job
 from shiftbench.run.progress import ProgressCallback
-from shiftbench.run.runner import Execution, RunResult, run
+from shiftbench.run.runner import Execution, RunResult, measure, run
+from shiftbench.run.store import Store
 
 SUITES = Path(__file__).resolve().parents[1] / "suites"
 ENDINGS = (".yaml", ".yml")
@@ -144,17 +146,14 @@ def run_suite(
         fresh: Drop records and unfinished parts that are there, and start over.
         callback: Called with a title before each run; what it returns follows the progress.
     """
-    execution, group = execution or Execution(), (execution or Execution()).group
-    before: Measurement | None = None  # the run whose model is loaded
-    classifier: Classifier | None = None
+    execution = execution or Execution()
+    models = _Models()
     for number, one in enumerate(runs, 1):
-        same = before is not None and replace(one, settings=before.settings) == before
         try:
-            with group.raise_on_all_ranks():
+            with execution.group.raise_on_all_ranks():
                 dataset = load_data(one)
-                if classifier is None or not same:
-                    before = classifier = None  # two at a time may be too large
-                    classifier, before = _load(one, dataset), one
+                again = models.has(one)
+                classifier = models.load(one, dataset)
             title = f"{number}/{len(runs)} {classifier.name}" if len(runs) > 1 else classifier.name
             result = run(
                 classifier,
@@ -162,7 +161,7 @@ def run_suite(
                 one.settings,
                 output,
                 execution=execution,
-                fresh=fresh and not same,
+                fresh=fresh and not again,
                 callback=callback(title),
             )
             yield Outcome(classifier.name, result)
@@ -170,13 +169,72 @@ def run_suite(
             yield Outcome(str(one.model), None, error)
 
 
-def _load(one: Measurement, dataset: ImageSet) -> Classifier:
-    return load_model(
-        one.model,
-        checkpoint=one.checkpoint,
-        strip_prefix=one.strip_prefix,
-        class_names=dataset.class_names,
-    )
+@dataclass(frozen=True)
+class Check:
+    """What a run of a suite may take, or why it cannot be done."""
+
+    model: str
+    data: str
+    images: int = 0
+    passes: int = 0  # forward passes, at most: an image that breaks early needs fewer
+    seconds: float = 0.0  # of this device, in PyTorch
+    problem: str = ""  # empty: weights and data are at hand, and fit
+
+
+def check_suite(
+    runs: Sequence[Measurement],
+    *,
+    load_data: Callable[[Measurement], ImageSet] = open_data,
+    device: str = "auto",
+) -> Iterator[Check]:
+    """Loads every model and data set of a suite, and measures one image of each, in memory.
+
+    Weights that a source has to download are in its cache afterwards.
+
+    >>> (check,) = check_suite(read_suite("board", models=["*_af.scenes"]), device="cpu")
+    >>> check.images, check.problem
+    (120, '')
+    """
+    models, place = _Models(), choose_device(device)
+    for one in runs:
+        try:
+            dataset = load_data(one)
+            job = make_job(models.load(one, dataset), dataset, one.settings, workers=0)
+            engine = Engine(job.classifier, device=place, precision=one.settings.precision)
+            first = job.keys[job.metrics[0].name][:1]
+            images = replace(job, metrics=job.metrics[:1], keys={job.metrics[0].name: first})
+            measure(images, Store(), engine)
+            empty = Store()
+            bounds = [m.passes(empty.partial(m, job.keys[m.name])) for m in job.metrics]
+            count = len(job.keys[job.metrics[0].name])
+            passes = count + sum(bounds)
+            seconds = passes * engine.seconds_per_image()
+            yield Check(str(one.model), one.data, count, passes, seconds)
+        except (ShiftbenchError, AftModelsError) as error:
+            yield Check(str(one.model), one.data, problem=str(error))
+
+
+@dataclass
+class _Models:
+    """Loads models one at a time; the runs of a measure, which stand together, share theirs."""
+
+    _last: tuple[Measurement, Classifier] | None = None
+
+    def has(self, one: Measurement) -> bool:
+        last = self._last
+        return last is not None and replace(one, settings=last[0].settings) == last[0]
+
+    def load(self, one: Measurement, dataset: ImageSet) -> Classifier:
+        if self._last is None or not self.has(one):
+            self._last = None  # two at a time may be too large
+            loaded = load_model(
+                one.model,
+                checkpoint=one.checkpoint,
+                strip_prefix=one.strip_prefix,
+                class_names=dataset.class_names,
+            )
+            self._last = one, loaded
+        return self._last[1]
 
 
 def _file(name: str) -> Path:

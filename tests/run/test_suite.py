@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -237,3 +238,26 @@ def test_reproduce_points_to_the_suite(
     with pytest.raises(SystemExit):
         main(["reproduce", "realistic_shifts"])
     assert "shiftbench run paper -d imagenet:DIR" in " ".join(capsys.readouterr().err.split())
+
+
+def test_doctor_checks_a_suite_before_it_is_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def doctor(models: str, *words: str) -> tuple[object, str]:
+        Path("mine.yaml").write_text(QUICK + f"models: {models}")
+        with pytest.raises(SystemExit) as ended:
+            main(["doctor", "--suite", "mine.yaml", "--device", "cpu", *words])
+        return ended.value.code, capsys.readouterr().out
+
+    code, out = doctor(f"[{SCENES}]")
+    assert code == 0
+    assert f"{SCENES} on scenes: 8 images, at most 72 forward passes, about" in out
+    assert "1 of 1 runs are ready: at most 72 forward passes" in out
+    code, out = doctor("[{model: timm:resnet18, checkpoint: gone.pth}]")
+    assert (code, "timm:resnet18 on scenes: no checkpoint at gone.pth" in out) == (1, True)
+    code, out = doctor(f"[{{model: {SCENES}, data: 'folder:photos'}}]", "--format", "json")
+    assert (code, json.loads(out)[0]["passes"]) == (1, 0)
+    assert "photos" in json.loads(out)[0]["problem"]
+    assert not list(tmp_path.glob("results*")), "nothing is written"
