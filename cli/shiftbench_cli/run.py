@@ -310,7 +310,8 @@ def command(
     if system != "no":
         plan()  # mistakes are told now, not by every job
         logs_folder = place / "jobs"
-        sent = submit(ctx.meta["words"], logs_folder, system=system, jobs=jobs, options=slurm)
+        words = ["run", *ctx.meta["words"]]
+        sent = submit(words, logs_folder, system=system, jobs=jobs, options=slurm)
         click.echo(f"{jobs} jobs, {sent[0].job_id} the first: logs in {logs_folder}", err=True)
         if not wait:
             return 0

@@ -118,9 +118,7 @@ def follow(jobs: Sequence[Any]) -> list[str]:
         ended = all(job.done() for job in jobs)
         text = jobs[0].stderr() or ""
         whole = text if ended else text[: text.rfind("\n") + 1]
-        for line in whole[shown:].splitlines():
-            if not line.startswith("submitit "):
-                click.echo(line, err=True)
+        click.echo(whole[shown:], err=True, nl=False)
         shown = len(whole)
         if ended:
             break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -44,6 +45,18 @@ attacks: crop
 consistency: []
 models: [net.py:make]
 """
+PATIENT = """
+import sys
+from shiftbench.run import runner, store
+from shiftbench_cli.main import main
+runner.FIRST_IMAGES, runner.GROWTH, store.FIRST_SAVE = 2, 1, 1e6
+append = store.FolderStore.append
+def say(self, metric, rows):
+    append(self, metric, rows)
+    print("measured", file=sys.stderr, flush=True)
+store.FolderStore.append = say
+main(sys.argv[1:])
+"""
 FOLDER = "net.py_make--scenes"
 
 
@@ -80,10 +93,11 @@ def test_local_jobs_make_the_record(place: Path, capsys: pytest.CaptureFixture[s
     assert_undisturbed(place)
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the job in /proc")
 def test_a_job_that_is_preempted_is_queued_again(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SLOW", "0.3")
+    monkeypatch.setenv("SLOW", "1")
     words = ["run", "mine.yaml", "--device", "cpu", "-b", "2"]
     runs = place / "results" / "runs" / "mine"
     (job,) = submit(words, runs / "jobs", system="local", jobs=1, options="time=60")
@@ -91,14 +105,40 @@ def test_a_job_that_is_preempted_is_queued_again(
     while not list(runs.rglob("parts/*/*.parquet")) and time.monotonic() < deadline:
         assert not job.done(), job.stderr()
         time.sleep(0.1)
-    saved = sum(path.stat().st_size for path in runs.rglob("parts/*/*.parquet"))
-    assert saved
-    job._process.send_signal(signal.SIGUSR2)  # what submitit's own scheduler sends
+    controller = job._process.pid
+    (worker,) = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
+    monkeypatch.setenv("SLOW", "0")
+    os.kill(int(worker), signal.SIGUSR1)
     assert follow([job]) == []
-    log = job.stderr() or ""
-    assert "adversarial crop" in log
-    assert "Requeued job" in (job.stdout() or "") + log
+    log = job.stdout() or ""
+    assert log.count("Requeued job") == 1
+    assert "Exiting after successful completion" in log
     assert_undisturbed(place)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_what_was_measured_is_saved_when_a_scheduler_ends_the_process(
+    number: signal.Signals, place: Path
+) -> None:
+    words = ["run", "mine.yaml", "--device", "cpu", "-b", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PATIENT, *words],
+        env={**os.environ, "SLOW": "0.05"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:  # the first images of the last metric were measured
+        if line.startswith("measured"):
+            break
+    parts = place / "results" / "runs" / "mine" / FOLDER / "parts"
+    assert not list(parts.glob("*/*.parquet")), "rows wait in memory"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 130
+    assert err.strip().splitlines()[-1].startswith("interrupted: finished parts are kept")
+    assert "Traceback" not in err
+    assert list(parts.glob("*/*.parquet"))
 
 
 def test_jobs_that_fail_are_named_with_their_logs(
@@ -124,7 +164,7 @@ def test_an_array_goes_to_slurm(place: Path, monkeypatch: pytest.MonkeyPatch) ->
     jobs = submit(["run", "mine.yaml"], place / "jobs", system="slurm", jobs=3, options=options)
     assert [job.job_id for job in jobs] == ["4242_0", "4242_1", "4242_2"]
     script = (place / "script").read_text()
-    for line in ("array=0-2", "partition=gpu", "time=60", "gpus-per-node=1", "requeue", "signal="):
+    for line in ("array=0-2", "partition=gpu", "time=60", "gpus-per-node=1", "signal="):
         assert line in script
 
 
