@@ -61,6 +61,18 @@ def data(text: str, **how: Any) -> Decorator:
     )
 
 
+suite_data = data(
+    "Images to measure on; of a suite, where one of its data sets is, repeatable. Default: scenes.",
+    multiple=True,
+)
+root = click.option(
+    "--root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where relative paths of the suite begin. Default: the folder of its file; of paper and "
+    "board, the current folder.",
+)
+
+
 def images(default: int) -> Decorator:
     """How many images, as `images`."""
     return click.option(

@@ -45,16 +45,8 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
 @options.checkpoint
 @options.strip_prefix
 @click.option("--name", help="Name to show in records and tables; same as -m NAME=MODEL.")
-@options.data(
-    "Images to measure on; of a suite, where one of its data sets is, repeatable. Default: scenes.",
-    multiple=True,
-)
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where relative paths of the suite begin. Default: the folder of its file; of paper and "
-    "board, the current folder.",
-)
+@options.suite_data
+@options.root
 @click.option("--split", help="Part of the data set. Default: the usual evaluation split.")
 @click.option(
     "-a",
