@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import uuid
@@ -13,9 +14,15 @@ from shiftbench.errors import UsageError
 GALLERY_ENDINGS = {".html": "html", ".htm": "html", ".png": "png"}
 
 
+LONGEST = 120  # characters of a model's or data set's part of a folder's name
+
+
 def file_safe(name: str) -> str:
     """A name that can be a folder on any system: `timm:vit` -> `timm_vit`."""
-    return re.sub(r"[^A-Za-z0-9._=-]+", "_", name).strip("_.") or "_"
+    safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", name).strip("_.") or "_"
+    if len(safe) <= LONGEST:
+        return safe
+    return f"{safe[: LONGEST - 13]}_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def cache_folder() -> Path:

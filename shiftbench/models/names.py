@@ -65,7 +65,7 @@ class ModelSpec:
         # FILE.py:FUNCTION, knn:hf:FOLDER, reference=folder:FOLDER
         words += [part for w in words for part in (w.rpartition(":")[0], w.partition(":")[2])]
         text = self.text
-        for place in (word for word in words if word and Path(word).exists()):
+        for place in (word for word in words if word and _exists(word)):
             text = text.replace(place, "/".join(Path(place).resolve().parts[-1 - parents :]), 1)
         return text
 
@@ -111,7 +111,7 @@ def parse_model(text: str | ModelSpec) -> ModelSpec:
     text, remedies = _split_remedies(text)
     if not text.strip():
         raise UsageError("a model name cannot be empty: see `shiftbench list models`")
-    if Path(text).is_dir():
+    if _exists(text) and Path(text).is_dir():
         return ModelSpec(text, EXPORTED, text, remedies=remedies, label=label)
     name, options = _split_options(text)
     source, name = _split_source(name, text)
@@ -120,9 +120,16 @@ def parse_model(text: str | ModelSpec) -> ModelSpec:
     return ModelSpec(text, source, name, options, remedies, label)
 
 
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # longer than a file's name can be, as a list of prompts is
+        return False
+
+
 def _split_label(text: str) -> tuple[str | None, str]:
     match = _LABEL.match(text)
-    if match is None or Path(text).exists():
+    if match is None or _exists(text):
         return None, text
     label, model = match.groups()
     # A path may hold `=`: behind a colon, what follows must be a model that says its source.
@@ -146,7 +153,7 @@ def _split_source(name: str, text: str) -> tuple[str, str]:
             f"{text!r} holds weights, and the network is not in it: name the network with --model, "
             f"and give --checkpoint {name}"
         )
-    if colon and not Path(name).exists():
+    if colon and not _exists(name):
         raise unknown_name("model source", prefix, SOURCES)
     return "bundled", name
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from shiftbench.errors import UsageError
+from shiftbench.files import file_safe
 from shiftbench.models import parse_model, parse_models
 from shiftbench.models.names import require_one_model
 
@@ -96,6 +97,16 @@ def test_options_are_literals_or_words() -> None:
         "g": "x, {}",
         "h": "folder:/a/b",
     }
+
+
+def test_names_may_be_longer_than_those_of_files() -> None:
+    prompts = tuple(f"a photo of a {{}}, number {i}" for i in range(80))
+    spec = parse_model(f"zeroshot:clip,prompt={prompts!r}")
+    assert spec.options["prompt"] == prompts
+    assert spec.public_name() == spec.text
+    other = file_safe(spec.text.replace("79", "78"))
+    assert len(file_safe(spec.text)) == len(other) == 120
+    assert file_safe(spec.text) != other
 
 
 def test_onnx_files_and_weights_are_understood() -> None:
