@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import timm
 import torch
@@ -22,7 +23,9 @@ from aft_models.training.optimizer import make_optimizer
 from aft_models.training.recipes import RECIPES
 from aft_models.training.steady import SteadyLoss
 from shiftbench.grid import Grid, Offset
-from shiftbench.metrics.consistency import CONSISTENCIES, compare_views
+from shiftbench.metrics.base import ImageBatch
+from shiftbench.metrics.consistency import CONSISTENCIES, Consistency
+from shiftbench.metrics.predictions import predict_clean
 from shiftbench.metrics.search import search
 from shiftbench.models import as_classifier
 from shiftbench.run.engine import Engine, TorchForward
@@ -91,10 +94,13 @@ def test_a_search_reads_only_the_answers(name: str, mode: str, fake: FakeTensorM
 
 @pytest.mark.parametrize("name", list(CONSISTENCIES))
 def test_consistency_reads_only_the_answers(name: str, fake: FakeTensorMode) -> None:
-    kind = CONSISTENCIES.get(name)
-    views = OnGpu(fake, kind.shift)
-    found = compare_views(answering, views, list("abcde"), kind, span=2, batch_size=4)
-    assert np.isfinite(found.change).all()
+    shift = CONSISTENCIES.get(name).shift
+    views = OnGpu(fake, shift)
+    clean = predict_clean(answering, views, 5, batch_size=4)
+    images, labels = torch.empty(0), np.zeros(5, dtype=np.int64)
+    batch = ImageBatch(answering, 4, images, MARGIN, "abcde", labels, clean, _views={shift: views})
+    rows = Consistency(name, 2, 1, 0).measure(batch, pd.DataFrame(index=range(5)))
+    assert np.isfinite(rows[f"change_{name}"]).all()
 
 
 @pytest.mark.parametrize("variant", ["", "_aps", "_af", "_af_poly"])
@@ -162,7 +168,7 @@ def test_the_engine_sends_bytes_and_stays_on_the_device(fake: FakeTensorMode) ->
         classifier = replace(made, module=timm.create_model("resnet10t", num_classes=5))
     with fake:
         engine = Engine(classifier, device=CUDA)
-        engine._checked = True  # no values to compare
+        engine._reference = None  # no values to compare
         images = engine.prepare(torch.zeros(7, 3, 32, 32, dtype=torch.uint8))
         assert images.device == CUDA
         assert engine(images).device == CUDA
