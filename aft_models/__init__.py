@@ -1,4 +1,4 @@
-"""XCiT models for images that move: baseline, adaptive polyphase and alias-free.
+"""XCiT models, baseline and shift-equivariant; remedies for other networks; training.
 
 Importing this package registers every model with timm.
 """

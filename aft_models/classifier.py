@@ -1,4 +1,4 @@
-"""The last layer of any classifier: where it is, and another one in its place."""
+"""The last layer of any classifier: finding it, replacing it, loading weights around it."""
 
 from __future__ import annotations
 

@@ -7,15 +7,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.layers import trunc_normal_
+from timm.layers import DropPath, trunc_normal_
 from timm.models._features import feature_take_indices
 from timm.models.xcit import ClassAttentionBlock, PositionalEncodingFourier
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from aft_models.errors import AftModelsError
-from aft_models.layers.attention import AliasFreeClassAttention
-from aft_models.layers.blocks import XcaBlock
+from aft_models.layers.attention import ATTENTIONS, AliasFreeClassAttention
+from aft_models.layers.blocks import GridMlp, LocalPatchInteraction, token_activation
 from aft_models.layers.norm import token_norm
 from aft_models.layers.patch_embed import ConvPatchEmbed
 
@@ -75,6 +75,41 @@ class XCiTConfig:
                 f"dim {self.dim} cannot be halved once per stage of patch size "
                 f"{self.patch_size}: choose a multiple of {self.patch_size // 2}"
             )
+
+
+class XcaBlock(nn.Module):
+    """``x += g1 A(N(x)); x += g3 L(N(x)); x += g2 M(N(x))``: attention, local mixing, MLP."""
+
+    def __init__(
+        self, cfg: XCiTConfig, *, proj_drop: float, attn_drop: float, drop_path: float
+    ) -> None:
+        super().__init__()
+        dim, hidden = cfg.dim, int(cfg.dim * cfg.mlp_ratio)
+        make_norm = partial(token_norm, cfg.norm, dim, mean=cfg.norm_mean)
+        make_activation = partial(
+            token_activation, cfg.block_activation, up=cfg.up, degree=cfg.block_degree
+        )
+        self.norm1 = make_norm()
+        self.attn = ATTENTIONS[cfg.attention](
+            dim, num_heads=cfg.num_heads, qkv_bias=True, attn_drop=attn_drop, proj_drop=proj_drop
+        )
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+        self.norm3 = make_norm()
+        self.local_mp = LocalPatchInteraction(dim, make_activation(dim), padding=cfg.padding)
+        self.norm2 = make_norm()
+        self.mlp = GridMlp(dim, hidden, act_layer=lambda: make_activation(hidden), drop=proj_drop)
+        self.gamma1 = nn.Parameter(torch.full((dim,), cfg.layer_scale))
+        self.gamma3 = nn.Parameter(torch.full((dim,), cfg.layer_scale))
+        self.gamma2 = nn.Parameter(torch.full((dim,), cfg.layer_scale))
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        """Tokens ``(B, N, C)`` of a ``height x width`` grid to the same shape."""
+        x = self._add(x, self.gamma1, self.attn(self.norm1(x)))
+        x = self._add(x, self.gamma3, self.local_mp(self.norm3(x), height, width))
+        return self._add(x, self.gamma2, self.mlp(self.norm2(x), height, width))
+
+    def _add(self, x: Tensor, gain: Tensor, branch: Tensor) -> Tensor:
+        return torch.addcmul(x, gain, self.drop_path(branch))
 
 
 class XCiT(nn.Module):
@@ -137,20 +172,7 @@ class XCiT(nn.Module):
         self.pos_drop = nn.Dropout(pos_drop_rate)
         self.blocks = nn.ModuleList(
             XcaBlock(
-                cfg.dim,
-                cfg.num_heads,
-                attention=cfg.attention,
-                activation=cfg.block_activation,
-                norm=cfg.norm,
-                norm_mean=cfg.norm_mean,
-                padding=cfg.padding,
-                up=cfg.up,
-                degree=cfg.block_degree,
-                mlp_ratio=cfg.mlp_ratio,
-                layer_scale=cfg.layer_scale,
-                proj_drop=proj_drop_rate,
-                attn_drop=attn_drop_rate,
-                drop_path=drop_path_rate,
+                cfg, proj_drop=proj_drop_rate, attn_drop=attn_drop_rate, drop_path=drop_path_rate
             )
             for _ in range(cfg.depth)
         )
@@ -254,6 +276,9 @@ class XCiT(nn.Module):
         x, (height, width) = self.forward_tokens(x)
         for block in self.blocks:
             x = self._run(block, x, height, width)
+        return self._with_class_token(x)
+
+    def _with_class_token(self, x: Tensor) -> Tensor:
         if self.has_class_token:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
             for block in self.cls_attn_blocks:
@@ -289,11 +314,7 @@ class XCiT(nn.Module):
                 features.append(kept)
         if intermediates_only:
             return features
-        if self.has_class_token:
-            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
-            for block in self.cls_attn_blocks:
-                x = self._run(block, x)
-        return self.norm(x), features
+        return self._with_class_token(x), features
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Tokens to logits, or to the pooled features."""

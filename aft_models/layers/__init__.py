@@ -1,4 +1,4 @@
-"""Layers that keep shifts: use them alone to make another network alias-free."""
+"""Shift-equivariant layers, which can make another network alias-free too."""
 
 from aft_models.layers.activation import AliasFreeActivation
 from aft_models.layers.attention import AliasFreeClassAttention, LinearAttention, SimaAttention

@@ -181,9 +181,6 @@ class _Function:
         self.function, self.params = function, params
         self.grads = [torch.zeros_like(p) for p in params]
 
-    def apply_(self, x: Tensor) -> None:
-        self.function.apply_(x, self.params)
-
     def apply_to(self, x: Tensor, out: Tensor) -> None:
         self.function.apply_to(x, out, self.params)
 
@@ -221,7 +218,7 @@ class _Plan:
         """Add to ``total`` what all phases of the rows of ``v`` but the first bring back."""
         for forth, back in self.rows.beyond_first():
             contract(forth, v, self.axis, out=t)
-            function.apply_(t)
+            function.apply_to(t, t)
             contract(back, t, self.axis, out=total, keep=1.0)
 
     def pull_back_row_phases(

@@ -1,4 +1,4 @@
-"""Shift-equivariant attentions, ``Q f(K^T V)``: what mixes tokens only ever sees their products.
+"""Shift-equivariant attentions, ``Q f(K^T V)``.
 
 Shifting the image shifts Q, K and V alike (an orthogonal map T on the tokens), so
 ``(T K)^T (T V) = K^T V`` does not change and the output shifts. Cross-covariance attention

@@ -1,16 +1,11 @@
-"""The transformer block of XCiT with its three switches: activation, norm, attention."""
+"""The parts of an XCiT block that see the grid of tokens: MLP and local patch interaction."""
 
 from __future__ import annotations
 
-from functools import partial
-
-import torch
-from timm.layers import DropPath, Mlp
+from timm.layers import Mlp
 from torch import Tensor, nn
 
 from aft_models.layers.activation import AliasFreeActivation
-from aft_models.layers.attention import ATTENTIONS
-from aft_models.layers.norm import token_norm
 from aft_models.layers.padding import conv3x3
 
 
@@ -60,68 +55,3 @@ class LocalPatchInteraction(nn.Module):
         x = self.act(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         x = self.conv2(self.bn(x))
         return x.permute(0, 2, 3, 1).flatten(1, 2)
-
-
-class XcaBlock(nn.Module):
-    """``x += g1 A(N(x)); x += g3 L(N(x)); x += g2 M(N(x))``: attention, local mixing, MLP.
-
-    Args:
-        dim: channels.
-        num_heads: heads.
-        attention: ``"xca"``, ``"linear"`` or ``"sima"``.
-        activation: ``"gelu"``, ``"af_gelu"`` or ``"af_poly"``.
-        norm: ``"layer"`` or ``"af"``.
-        norm_mean: see :class:`AliasFreeLayerNorm`.
-        padding: of the local convolutions.
-        up: up-sampling factor of alias-free activations.
-        degree: of polynomial activations.
-        mlp_ratio: hidden width over ``dim``.
-        layer_scale: initial residual gain.
-        proj_drop: dropout of the projections.
-        attn_drop: dropout inside the attention.
-        drop_path: stochastic depth.
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        attention: str = "xca",
-        activation: str = "gelu",
-        norm: str = "layer",
-        norm_mean: str = "token",
-        padding: str = "zeros",
-        up: int = 2,
-        degree: int = 2,
-        mlp_ratio: float = 4.0,
-        layer_scale: float = 1.0,
-        proj_drop: float = 0.0,
-        attn_drop: float = 0.0,
-        drop_path: float = 0.0,
-    ) -> None:
-        super().__init__()
-        hidden = int(dim * mlp_ratio)
-        make_norm = partial(token_norm, norm, dim, mean=norm_mean)
-        make_activation = partial(token_activation, activation, up=up, degree=degree)
-        self.norm1 = make_norm()
-        self.attn = ATTENTIONS[attention](
-            dim, num_heads=num_heads, qkv_bias=True, attn_drop=attn_drop, proj_drop=proj_drop
-        )
-        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
-        self.norm3 = make_norm()
-        self.local_mp = LocalPatchInteraction(dim, make_activation(dim), padding=padding)
-        self.norm2 = make_norm()
-        self.mlp = GridMlp(dim, hidden, act_layer=lambda: make_activation(hidden), drop=proj_drop)
-        self.gamma1 = nn.Parameter(torch.full((dim,), layer_scale))
-        self.gamma3 = nn.Parameter(torch.full((dim,), layer_scale))
-        self.gamma2 = nn.Parameter(torch.full((dim,), layer_scale))
-
-    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        """Tokens ``(B, N, C)`` of a ``height x width`` grid to the same shape."""
-        x = self._add(x, self.gamma1, self.attn(self.norm1(x)))
-        x = self._add(x, self.gamma3, self.local_mp(self.norm3(x), height, width))
-        return self._add(x, self.gamma2, self.mlp(self.norm2(x), height, width))
-
-    def _add(self, x: Tensor, gain: Tensor, branch: Tensor) -> Tensor:
-        return torch.addcmul(x, gain, self.drop_path(branch))

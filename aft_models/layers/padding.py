@@ -22,12 +22,12 @@ class _CircularPad(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: int, rows: Margin, columns: Margin) -> Tensor:
         ctx.geometry = (axis, rows, columns)
-        return wrap_border(x, axis, rows, columns)
+        return _wrap_border(x, axis, rows, columns)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return fold_border(grad, *ctx.geometry), None, None, None
+        return _fold_border(grad, *ctx.geometry), None, None, None
 
 
 def circular_pad(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
@@ -42,8 +42,7 @@ def circular_pad(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = 
     return result
 
 
-def wrap_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
-    """:func:`circular_pad` without a gradient."""
+def _wrap_border(x: Tensor, axis: int, rows: Margin, columns: Margin) -> Tensor:
     (top, bottom), (left, right) = rows, columns
     if torch.compiler.is_compiling():  # a graph has no buffers to fill
         return wrap_line(wrap_line(x, axis + 1, left, right), axis, top, bottom)
@@ -71,8 +70,8 @@ def wrap_line(x: Tensor, axis: int, before: int = 1, after: int = 1) -> Tensor:
     return torch.cat(ends, axis)
 
 
-def fold_border(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
-    """The transpose of :func:`wrap_border`: what fell on the border goes back round."""
+def _fold_border(x: Tensor, axis: int, rows: Margin, columns: Margin) -> Tensor:
+    """The transpose of :func:`_wrap_border`: adds the border to the pixels that it repeats."""
     (top, bottom), (left, right) = rows, columns
     height, width = x.shape[axis] - top - bottom, x.shape[axis + 1] - left - right
 

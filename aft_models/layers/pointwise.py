@@ -27,11 +27,8 @@ class Pointwise(Protocol):
     def __call__(self, x: Tensor, params: Sequence[Tensor]) -> Tensor:
         """The function of ``x``."""
 
-    def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
-        """Overwrite ``x`` by the function of ``x``."""
-
     def apply_to(self, x: Tensor, out: Tensor, params: Sequence[Tensor]) -> None:
-        """Write the function of ``x`` to ``out``."""
+        """Write the function of ``x`` to ``out`` (may be ``x``)."""
 
     def pull_back(
         self,
@@ -57,10 +54,6 @@ class Fused:
         """See :class:`Pointwise`."""
         result: Tensor = getattr(_aten, self.name)(x, *self.numbers)
         return result
-
-    def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
-        """See :class:`Pointwise`."""
-        self.apply_to(x, x, params)
 
     def apply_to(self, x: Tensor, out: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""
@@ -127,13 +120,10 @@ class Polynomial:
             y = (y + c) * x
         return y + lower[0]
 
-    def apply_(self, x: Tensor, params: Sequence[Tensor]) -> None:
-        """See :class:`Pointwise`."""
-        self.apply_to(x.clone(), x, params)
-
     def apply_to(self, x: Tensor, out: Tensor, params: Sequence[Tensor]) -> None:
         """See :class:`Pointwise`."""
         (coefficients,) = params
+        x = x.clone() if out is x else x
         torch.mul(x, coefficients[-1], out=out)  # Horner
         for c in coefficients[1:-1].flip(0):
             out.add_(c).mul_(x)

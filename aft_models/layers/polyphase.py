@@ -1,4 +1,4 @@
-"""Adaptive polyphase sampling: sub-sample where the image itself says, not where the grid does."""
+"""Adaptive polyphase sampling: keep the polyphase component of largest norm."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class _Stem:
             for r in range(up):
                 for p in range(up):
                     z = self.convolve(phases[r * up + p])
-                    self.function.apply_(z, self.params)
+                    self.function.apply_to(z, z, self.params)
                     contract(self.rows.back[p], z, axis, out=column, keep=float(p > 0))
                     del z  # so that the next phase finds its memory free, and still in the cache
                 back = self.columns.back[r]

@@ -21,7 +21,6 @@ from aft_models.repair.context import RepairContext
 from aft_models.repair.flc import SpectralSampler
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, extend, window_of
 from aft_models.repair.remedy import Number, Remedy, register
-from aft_models.repair.sampling import give_sampler, note_unreached, take
 from aft_models.repair.survey import is_activation
 from aft_models.repair.window import Window, map_size
 from aft_models.resample import alias_free_downsample, alias_free_upsample, cut_spectrum
@@ -147,7 +146,7 @@ def _apply(context: RepairContext, up: int) -> None:
             context.left(name, f"{type(module).__name__} normalizes each pixel by itself")
         elif context.is_flattened(module):
             context.left(name, "a linear layer takes the pixels of its map one by one")
-    note_unreached(context)
+    context.note_unreached()
     context.left_functional("activation")
 
 
@@ -161,29 +160,29 @@ def _treat_window(
     window = window_of(module)
     assert window is not None
     if context.covers_map(name, window):
-        layer = take(context, name, module)
+        layer = context.take(name, module)
         if layer is not None:
             after = ((0, window.extent[0] - 1), (0, window.extent[1] - 1))
             layer.window = replace(window, border="circular", margins=after)
             context.changed(name, layer, f"{window}: at every pixel instead of one")
     elif window.kind == "max":
-        if give_sampler(context, name, module, maximum):
+        if context.give_sampler(name, module, maximum):
             context.changed(name, module, f"{window}: on a grid {maximum.up} times finer")
-    elif window.strided and give_sampler(context, name, module, sampler):
+    elif window.strided and context.give_sampler(name, module, sampler):
         what = f"{window}: stride 1 and an ideal low-pass"
         context.changed(name, module, what)
 
 
 def _channels_last(model: nn.Module) -> dict[nn.Module, bool]:
     """Whether each layer follows a linear layer among its siblings: its channels are last then."""
-    found = {}
+    layouts = {}
     for parent in model.modules():
         last = False
         for child in parent.children():
             if isinstance(child, (nn.Linear, nn.Conv2d)):
                 last = isinstance(child, nn.Linear)
-            found[child] = last
-    return found
+            layouts[child] = last
+    return layouts
 
 
 register(

@@ -1,4 +1,4 @@
-"""``anchor``: the image itself says where its patches begin."""
+"""``anchor``: patches aligned with the strongest polyphase component of the image."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import SlidingLayer, extend
 from aft_models.repair.remedy import Number, Remedy, register
-from aft_models.repair.sampling import replace_strides
 from aft_models.repair.window import Margins, Window, map_size
 
 
@@ -94,7 +93,7 @@ def _widen(weight: Tensor, kernel: Tensor) -> Tensor:
 
 
 def _apply(context: RepairContext, taps: int) -> None:
-    replace_strides(context, BlurSampler(taps), f"stride 1 and a filter of {taps} taps")
+    context.replace_strides(BlurSampler(taps), f"stride 1 and a filter of {taps} taps")
 
 
 register(

@@ -1,4 +1,4 @@
-"""``canonical``: an image is moved to a place of its own choosing before anything looks at it."""
+"""``canonical``: every image is moved cyclically to a canonical position first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``circular``: the border stops being a landmark."""
+"""``circular``: circular padding in every layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of, wrap_round
 from aft_models.repair.remedy import Remedy, register
-from aft_models.repair.sampling import take
 
 _PADDING = (nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.CircularPad2d)
 
@@ -42,7 +41,7 @@ def make_circular(context: RepairContext) -> None:
             continue
         if window.pointwise and window.unpadded and not window.strided:
             continue  # sees no border, nor will a filter behind it
-        layer = take(context, name, module)
+        layer = context.take(name, module)
         if layer is None:
             continue
         wrap_round(layer)  # even where no window lies across the border: at stride one some would

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+import torch
+from timm.layers import SpaceToDepth
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
+from aft_models.repair.layer import Repaired, Sampler, SlidingLayer, sliding, window_of
 from aft_models.repair.phases import ForwardPass
 from aft_models.repair.survey import Survey
 from aft_models.repair.window import Pair, Window
+
+# Layers that resample by something else than a window.
+_OTHERS = (nn.LPPool2d, nn.FractionalMaxPool2d, nn.PixelUnshuffle, SpaceToDepth, nn.Unfold)
+_KNOWN = ("torch.nn.", "timm.layers.", "aft_models.layers.")
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,43 @@ class RepairContext:
         self.model.register_forward_pre_hook(hook, prepend=first)
         self.changed("", self.model, what)
 
+    def take(self, name: str, module: nn.Module) -> SlidingLayer | None:
+        """The layer made ready for repair; None, with a note, where it does more than slide."""
+        if not isinstance(module, SlidingLayer) and not _is_faithful(module):
+            self.left(name, f"{type(module).__name__} does more than its window says")
+            return None
+        return sliding(module)
+
+    def give_sampler(self, name: str, module: nn.Module, sampler: Sampler) -> bool:
+        """Sets how a layer sub-samples; False, with a note, where that is not possible."""
+        layer = self.take(name, module)
+        if layer is None:
+            return False
+        if layer.sampler is not None:
+            raise AftModelsError(
+                f"{name} is repaired with {layer.sampler.name} already: start from the original "
+                "model"
+            )
+        layer.sampler = sampler
+        return True
+
+    def replace_strides(self, sampler: Sampler, what: str) -> None:
+        """Gives every strided layer a sampler, and notes what it is and what was missed."""
+        for name, module in self.layers():
+            window = window_of(module)
+            if window is not None and window.strided and self.give_sampler(name, module, sampler):
+                self.changed(name, module, f"{window}: {what}")
+        self.note_unreached()
+
+    def note_unreached(self) -> None:
+        """Notes whatever resamples and is no layer with a window."""
+        for name, module in self.layers():
+            if isinstance(module, _OTHERS) and not isinstance(module, Repaired):
+                self.left(name, f"{type(module).__name__} sub-samples by no window")
+            elif isinstance(module, nn.ConvTranspose2d) and max(module.stride) > 1:
+                self.left(name, "ConvTranspose2d up-samples from a fixed grid")
+        self.left_functional("sampling")
+
     def covers_map(self, name: str, window: Window) -> bool:
         """Whether a layer sees a whole map in one window."""
         return any(window.covers(size) for size in self.survey.sizes(name))
@@ -146,3 +191,23 @@ class RepairContext:
         after = modules[modules.index(pool) + 1 :]
         weighted = (m for m in after if isinstance(m, (nn.Linear, nn.Conv2d)))
         return isinstance(next(weighted, None), nn.Linear)
+
+
+@torch.no_grad()
+def _is_faithful(layer: nn.Module) -> bool:
+    """Whether a layer, padded by us, does what it does by itself.
+
+    Classes of torch and timm are known; any other is tried.
+    """
+    if type(layer).__module__.startswith(_KNOWN):
+        return True
+    try:
+        ours = sliding(copy.deepcopy(layer))
+        assert ours is not None
+        like = next(layer.parameters(), torch.zeros(()))
+        sides = [2 * e + s for e, s in zip(ours.window.extent, ours.window.stride, strict=True)]
+        x = torch.randn(1, getattr(layer, "in_channels", 2), *sides).to(like)
+        expected, got = layer.forward(x), ours.forward(x)
+    except Exception:  # whatever it does, it is not a plain window
+        return False
+    return got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-3, atol=1e-4)

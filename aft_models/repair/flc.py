@@ -13,7 +13,6 @@ from torch import Tensor
 from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import SlidingLayer
 from aft_models.repair.remedy import Remedy, register
-from aft_models.repair.sampling import replace_strides
 from aft_models.repair.window import map_size
 from aft_models.resample import cut_spectrum, low_pass
 
@@ -44,7 +43,7 @@ class SpectralSampler:
 
 
 def _apply(context: RepairContext, _: int) -> None:
-    replace_strides(context, SpectralSampler("flc"), "stride 1 and an ideal low-pass")
+    context.replace_strides(SpectralSampler("flc"), "stride 1 and an ideal low-pass")
 
 
 register(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,10 +136,10 @@ class ForwardPass:
         size, step = fine, (1, 1)
         place: tuple[Tensor, Tensor] | None = None
         while size != coarse:
-            found = [c for (s, _), c in self._pass.choices.items() if s == size]
-            if len(found) != 1 or not isinstance(found[0], Phase):
+            choices = [c for (s, _), c in self._pass.choices.items() if s == size]
+            if len(choices) != 1 or not isinstance(choices[0], Phase):
                 return None
-            phase = found[0]
+            phase = choices[0]
             y, x = phase.rows * step[0], phase.columns * step[1]
             place = (y, x) if place is None else (place[0] + y, place[1] + x)
             step = step[0] * phase.stride[0], step[1] * phase.stride[1]
@@ -163,10 +163,7 @@ def own_pass(model: nn.Module) -> Iterator[None]:
 
     Their choices neither follow those of the model's own forward pass nor disturb them.
     """
-    passes = {id(hook): hook for hook in model._forward_hooks.values()}
-    found = [hook for hook in passes.values() if isinstance(hook, ForwardPass)]
-    if not found:
-        yield
-        return
-    with found[0].apart():
+    passes = (hook for hook in model._forward_hooks.values() if isinstance(hook, ForwardPass))
+    forward_pass = next(passes, None)
+    with nullcontext() if forward_pass is None else forward_pass.apart():
         yield

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of
 from aft_models.repair.phases import ForwardPass, Phase, roll_each
-from aft_models.repair.sampling import give_sampler, note_unreached
 from aft_models.repair.window import Pair, map_size
 from aft_models.resample import working_dtype
 
@@ -104,9 +103,9 @@ def centered(x: Tensor) -> Tensor:
     Then the head sees the same map wherever the image was.
     """
     with torch.no_grad():
-        found = Phase.largest(torch.linalg.vector_norm(x.detach(), dim=1))
+        strongest_pixel = Phase.largest(torch.linalg.vector_norm(x.detach(), dim=1))
     height, width = map_size(x)
-    return roll_each(x, height // 2 - found.rows, width // 2 - found.columns)
+    return roll_each(x, height // 2 - strongest_pixel.rows, width // 2 - strongest_pixel.columns)
 
 
 class CenteredPool(Repaired):
@@ -154,7 +153,7 @@ def install(context: RepairContext, sampler: PolyphaseSampler, what: str) -> Non
     for name, module in context.layers():
         window = window_of(module)
         if window is not None and (window.strided or context.covers_map(name, window)):
-            if give_sampler(context, name, module, sampler):
+            if context.give_sampler(name, module, sampler):
                 say = what if window.strided else "strongest pixel of its map rolled to the middle"
                 context.changed(name, module, f"{window}: {say}")
         elif context.is_flattened(module):
@@ -175,7 +174,7 @@ def install(context: RepairContext, sampler: PolyphaseSampler, what: str) -> Non
                 context.left(name, f"{module.mode} up-sampling mixes pixels across the border")
     context.model.register_forward_pre_hook(context.forward_pass)
     context.model.register_forward_hook(context.forward_pass)
-    note_unreached(context)
+    context.note_unreached()
 
 
 def choosers(context: RepairContext) -> dict[SlidingLayer, int]:

@@ -272,14 +272,14 @@ def _seed_transforms(seed: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002 - what timm reads
 
 
+@dataclass(frozen=True)
 class PixelBatches:
     """This process's share of a `PixelSet`, the centers of its images in order, to evaluate on."""
 
-    def __init__(self, data: PixelSet, recipe: Recipe, size: int, processes: Processes) -> None:
-        self.data = data
-        self.recipe = recipe
-        self.size = size  # of a batch
-        self.processes = processes
+    data: PixelSet
+    recipe: Recipe
+    size: int  # of a batch
+    processes: Processes
 
     def __iter__(self) -> Iterator[Batch]:
         recipe, canvas = self.recipe, self.data.images.shape[-1]

@@ -21,6 +21,12 @@ EXPECTED = {  # in words, per kind of field
     tuple[float, ...]: "three numbers, as in 0.5,0.5,0.5",
     tuple[int, ...]: "whole numbers, as in 16,24,32",
 }
+LOWEST = {
+    **dict.fromkeys(("epochs", "batch_size", "lr_batch_size", "accumulate"), 1),
+    **dict.fromkeys(("repeated_augmentation", "worst_of"), 1),
+    **dict.fromkeys(("image_size", "lr", "weight_decay", "clip_grad", "min_lr", "warmup_lr"), 0),
+    **dict.fromkeys(("mixup", "cutmix", "shift", "consistency", "teacher"), 0),
+}
 IDENTITY = ("name", "summary", "adjustments")  # what a recipe is called, not what it does
 
 
@@ -91,63 +97,42 @@ class Recipe:
     adjustments: tuple[Adjustment, ...] = ()
 
     def __post_init__(self) -> None:
-        windowed = self.pipeline == "memory" or self.shift > 0
-        canvas = self.canvas or self.image_size
-        checks: list[tuple[bool, str, str]] = [
-            *self._bounds(1, None, "epochs", "batch_size", "lr_batch_size", "accumulate"),
-            *self._bounds(1, None, "repeated_augmentation", "worst_of"),
-            *self._bounds(0, None, "image_size", "lr", "weight_decay", "clip_grad", "min_lr"),
-            *self._bounds(0, None, "warmup_lr", "mixup", "cutmix"),
-            *self._bounds(0, None, "shift", "consistency", "teacher"),
-            *self._bounds(0, 1, "flip", "random_erasing", "mixup_switch"),
-        ]
-        for name in ("drop_path", "label_smoothing", "ema_decay", "norm_momentum"):
-            checks.append((0 <= getattr(self, name) < 1, name, "from 0 to below 1"))
-        for name in ("mean", "std"):
-            checks.append((len(getattr(self, name)) in (0, 3), name, "three numbers, or ()"))
-        checks += [
-            (canvas >= self.image_size, "canvas", "0 or at least `image_size`"),
-            (0 < self.zoom[0] <= self.zoom[1], "zoom", "two factors, the smaller first"),
-            (
-                self.zoom == (1.0, 1.0)
-                or self.shift > 0
-                or (windowed and self.windows[1] <= canvas),
-                "zoom",
-                "1,1, or for windows cut from a canvas at most `canvas` / `image_size`",
-            ),
-            (
-                self.settle == 0 or (windowed and 0 < self.settle <= 1),
-                "settle",
-                "0, or for windows cut from a canvas a fraction of the epochs",
-            ),
-            (0 <= self.warmup_epochs < self.epochs, "warmup_epochs", "from 0 to `epochs`"),
-            (
-                self.interpolation in ("", *INTERPOLATIONS),
-                "interpolation",
-                f"one of {', '.join(INTERPOLATIONS)}",
-            ),
-            (self.pipeline in PIPELINES, "pipeline", f"one of {', '.join(PIPELINES)}"),
-            (all(size >= 1 for size in self.sizes), "sizes", "at least 1"),
-            (not self.sizes or windowed, "sizes", "empty with the loader"),
-            (self.batch_size % self.accumulate == 0, "accumulate", "a divisor of `batch_size`"),
-            (self.learns or not self.ema_decay, "ema_decay", "0 where lr is 0"),
-        ]
-        if self.mixup or self.cutmix:
-            share = self.batch_size // self.accumulate
-            checks.append((share % 2 == 0, "batch_size", "even shares: mixup pairs images"))
-        for good, name, expected in [*self._steady_checks(), *checks]:
+        for good, name, expected in self._checks():
             if not good:
                 raise AftModelsError(
                     f"recipe {self.name}: {name} must be {expected}, got {getattr(self, name)!r}"
                 )
 
-    def _bounds(
-        self, low: float, high: float | None, *names: str
-    ) -> Iterator[tuple[bool, str, str]]:
-        expected = f"at least {low}" if high is None else "a probability"
-        for name in names:
-            value = getattr(self, name)
-            yield low <= value and (high is None or value <= high), name, expected
+    def _checks(self) -> Iterator[tuple[bool, str, str]]:
+        """Whether a field fits, its name, and what it must be."""
+        yield from self._steady_checks()
+        for name, lowest in LOWEST.items():
+            yield getattr(self, name) >= lowest, name, f"at least {lowest}"
+        for name in ("flip", "random_erasing", "mixup_switch"):
+            yield 0 <= getattr(self, name) <= 1, name, "a probability"
+        for name in ("drop_path", "label_smoothing", "ema_decay", "norm_momentum"):
+            yield 0 <= getattr(self, name) < 1, name, "from 0 to below 1"
+        for name in ("mean", "std"):
+            yield len(getattr(self, name)) in (0, 3), name, "three numbers, or ()"
+        windowed = self.pipeline == "memory" or self.shift > 0
+        canvas = self.canvas or self.image_size
+        yield canvas >= self.image_size, "canvas", "0 or at least `image_size`"
+        yield 0 < self.zoom[0] <= self.zoom[1], "zoom", "two factors, the smaller first"
+        fits = self.shift > 0 or (windowed and self.windows[1] <= canvas)
+        expected = "1,1, or for windows cut from a canvas at most `canvas` / `image_size`"
+        yield self.zoom == (1.0, 1.0) or fits, "zoom", expected
+        expected = "0, or for windows cut from a canvas a fraction of the epochs"
+        yield self.settle == 0 or (windowed and 0 < self.settle <= 1), "settle", expected
+        yield 0 <= self.warmup_epochs < self.epochs, "warmup_epochs", "from 0 to `epochs`"
+        expected = f"one of {', '.join(INTERPOLATIONS)}"
+        yield self.interpolation in ("", *INTERPOLATIONS), "interpolation", expected
+        yield self.pipeline in PIPELINES, "pipeline", f"one of {', '.join(PIPELINES)}"
+        yield all(size >= 1 for size in self.sizes), "sizes", "at least 1"
+        yield not self.sizes or windowed, "sizes", "empty with the loader"
+        yield self.batch_size % self.accumulate == 0, "accumulate", "a divisor of `batch_size`"
+        yield self.learns or not self.ema_decay, "ema_decay", "0 where lr is 0"
+        odd = (self.mixup or self.cutmix) and self.batch_size // self.accumulate % 2
+        yield not odd, "batch_size", "even shares: mixup pairs images"
 
     def _steady_checks(self) -> Iterator[tuple[bool, str, str]]:
         """Of the fields of two windows per photograph."""

@@ -156,48 +156,32 @@ def test_saved_arguments_come_before_the_preset(
     require_same(load_authors_checkpoint({**content, "args": vars(arguments)}, ALIAS_FREE), model)
 
 
-def test_plain_norms_matter_in_class_attention_too() -> None:
-    """The law behind the first change: the two kinds of model answer differently."""
-    plain, alias_free = (
-        disturbed(create_xcit(ALIAS_FREE, **TRAINED, norm=norm, depth=1))
-        for norm in ("layer", "af")
-    )
-    assert isinstance(plain.cls_attn_blocks[0].norm1, nn.LayerNorm)
-    x = torch.randn(1, 3, 32, 32)
-    assert not torch.allclose(plain(x), alias_free(x), rtol=1e-2)
-
-
 @pytest.mark.parametrize(
-    ("name", "tokens_norm"),
-    [("xcit_nano_12_p8", False), ("xcit_nano_12_p16", True), ("xcit_tiny_12_p8", True)],
+    ("name", "kind", "arguments", "switches"),
+    [
+        ("xcit_nano_12_p8", "baseline", DEFAULTS, {"tokens_norm": False}),
+        ("xcit_nano_12_p16", "baseline", DEFAULTS, {"tokens_norm": True}),
+        ("xcit_tiny_12_p8", "baseline", DEFAULTS, {"tokens_norm": True}),
+        (
+            "xcit_nano_12_p8_af",
+            "alias-free",
+            {**PAPER, "features_type": "cls_attn"},
+            {"head": "class_attention", "tokens_norm": True},
+        ),
+        (ALIAS_FREE, "alias-free", {}, {"positional": True}),
+    ],
 )
-def test_one_baseline_normalizes_the_class_token_alone(name: str, tokens_norm: bool) -> None:
-    model = disturbed(create_xcit(name, **{**TRAINED, "tokens_norm": tokens_norm}))
-    content = {"model": authors_names(model, "baseline"), "args": argparse.Namespace(**DEFAULTS)}
+def test_one_baseline_normalizes_the_class_token_alone(
+    name: str, kind: str, arguments: dict[str, Any], switches: dict[str, Any]
+) -> None:
+    """And keys tell whether there is a positional encoding."""
+    model = disturbed(create_xcit(name, **{**TRAINED, **switches}))
+    content = {"model": authors_names(model, kind), "args": argparse.Namespace(**arguments)}
     loaded = load_authors_checkpoint(content, name)
-    assert loaded.cfg.tokens_norm == tokens_norm
+    assert loaded.cfg == model.cfg
     require_same(loaded, model)
-
-
-def test_the_alias_free_model_of_the_same_size_normalizes_all_tokens() -> None:
-    name = "xcit_nano_12_p8_af"
-    model = disturbed(create_xcit(name, **TRAINED, head="class_attention"))
-    arguments = {**PAPER, "model": "xcit_af_nano_12_p8", "features_type": "cls_attn"}
-    content = {"model": authors_names(model, "alias-free"), "args": arguments}
-    require_same(load_authors_checkpoint(content, name), model)
-
-
-def test_positional_encoding_is_found_by_its_keys() -> None:
-    model = disturbed(create_xcit(ALIAS_FREE, **TRAINED, positional=True))
-    state = authors_names(model, "alias-free")
-    assert "pos_module.token_projection.weight" in state
-    require_same(load_authors_checkpoint(state, ALIAS_FREE), model)
-
-
-def test_the_caller_has_the_last_word() -> None:
-    model = disturbed(create_xcit(ALIAS_FREE, **TRAINED, norm="layer"))
-    state = authors_names(model, "alias-free")
-    require_same(load_authors_checkpoint(state, ALIAS_FREE, norm="layer"), model)
+    if kind == "alias-free":  # the caller has the last word
+        assert load_authors_checkpoint(content, name, up=3).cfg.up == 3
 
 
 @pytest.mark.parametrize(
@@ -213,23 +197,18 @@ def test_the_caller_has_the_last_word() -> None:
         ({"pe_down_af": False, "pe_last_act": False}, "sub-samples once too often"),
         ({**UP_POLY, "pe_act_kwargs": '{"degree": 3}'}, "--pe-act-kwargs .* the weights hold none"),
         ({**UP_POLY, "pe_act_kwargs": "{"}, "--pe-act-kwargs {, .* expected a JSON object"),
+        ({**UP_POLY, "mlp_act_kwargs": {"degree": 3}}, "the weights hold some of degree 2"),
+        ({**UP_POLY, "mlp_act_kwargs": {"up": 4}}, "the weights hold some of degree 2"),
     ],
 )
 def test_what_is_no_model_here_is_refused(changes: dict[str, Any], complaint: str) -> None:
-    state = authors_names(create_xcit(ALIAS_FREE, **TRAINED), "alias-free")
-    content = {"model": state, "args": argparse.Namespace(**{**PAPER, **changes})}
+    stored = "mlp_act_kwargs" in changes
+    poly = {"embed_activation": "af_poly", "block_activation": "af_poly", "embed_degree": 2}
+    model = create_xcit(ALIAS_FREE, **TRAINED, **(poly if stored else {}))
+    content = {"model": authors_names(model, "alias-free"), "args": {**PAPER, **changes}}
     with pytest.raises(AftModelsError, match=complaint) as caught:
         load_authors_checkpoint(content, ALIAS_FREE)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("options", [{"degree": 3}, {"up": 4}])
-def test_a_polynomial_that_is_not_the_stored_one_is_refused(options: dict[str, int]) -> None:
-    model = create_xcit("xcit_nano_12_p16_af_poly", **TRAINED, embed_degree=2)
-    arguments = {**PAPER, **UP_POLY, "mlp_act_kwargs": options}
-    content = {"model": authors_names(model, "alias-free"), "args": arguments}
-    with pytest.raises(AftModelsError, match="the weights hold some of degree 2"):
-        load_authors_checkpoint(content, "xcit_nano_12_p16_af_poly")
 
 
 @pytest.mark.parametrize(

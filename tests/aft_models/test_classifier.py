@@ -11,7 +11,7 @@ import torchvision
 from torch import Tensor, nn
 
 from aft_models import AftModelsError, create_xcit
-from aft_models.classifier import classifier_names, replace_classifier
+from aft_models.classifier import classifier_names, load_backbone, replace_classifier
 
 
 class Wrapped(nn.Module):
@@ -87,6 +87,22 @@ def test_the_last_layer_alone_is_replaced(
     assert model.state_dict().keys() == before.keys()
     assert model.eval()(torch.rand(2, 3, 32, 32)).shape == (2, 7)
     assert getattr(model, "num_classes", 7) == 7
+
+
+def test_trained_weights_are_loaded_around_a_classifier_of_other_classes() -> None:
+    source, target, same = (create_xcit("xcit_pico_6_p8", num_classes=n) for n in (10, 12, 10))
+    weights, before = source.state_dict(), target.state_dict()
+    head = {key: value.clone() for key, value in before.items() if key.startswith("head.")}
+    assert load_backbone(target, weights) == ["head.bias", "head.weight"]
+    for key, value in target.state_dict().items():
+        assert torch.equal(value, head[key] if key in head else weights[key]), key
+    assert load_backbone(same, weights) == []
+    assert torch.equal(same.state_dict()["head.weight"], weights["head.weight"])
+    changed = {key: value + 1 for key, value in weights.items()}
+    del changed["cls_token"]
+    with pytest.raises(AftModelsError, match=r"1 keys are missing.*cls_token"):
+        load_backbone(same, changed)
+    assert all(torch.equal(weights[k], v) for k, v in same.state_dict().items()), "whole or not"
 
 
 def test_double_precision_stays() -> None:

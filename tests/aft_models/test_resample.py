@@ -48,15 +48,6 @@ def test_downsampling_to_any_size_equals_the_cut_spectrum(n: int) -> None:
         torch.testing.assert_close(fast, reference.fft_downsample_1d(x, m), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("size", [(4, 6), (8, 12), (6, 10), (2, 4)])
-def test_downsampling_images_equals_the_cut_spectrum(size: tuple[int, int]) -> None:
-    x = images(*size)
-    half = (size[0] // 2, size[1] // 2)
-    torch.testing.assert_close(
-        alias_free_downsample(x), reference.fft_downsample(x, half), rtol=0, atol=1e-13
-    )
-
-
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("offset", [(0.5, 0.0), (0.3, -1.7), (1 / 3, 2.25), (-8.5, 100.1)])
 def test_fractional_shift_equals_the_turned_spectrum(
@@ -90,17 +81,6 @@ def test_offsets_add_up_without_nyquist(n: int, d: float, e: float) -> None:
 def test_two_half_shifts_lose_the_nyquist_bin() -> None:
     x = torch.tensor([[1.0, -1.0, 1.0, -1.0]], dtype=torch.float64)
     assert fractional_shift(x, 0, 0.5).abs().max() < 1e-15
-
-
-@pytest.mark.parametrize("n", [5, 6, 7, 8])
-@pytest.mark.parametrize("up", [2, 3, 4])
-def test_upsample_then_take_every_sample_is_the_shifted_image(n: int, up: int) -> None:
-    x = images(n, n)
-    fine = alias_free_upsample(x, up)
-    torch.testing.assert_close(fine[:, ::up, ::up], x, rtol=0, atol=1e-13)
-    torch.testing.assert_close(
-        fine[:, 1::up, ::up], fractional_shift(x, 1 / up, 0), rtol=0, atol=1e-13
-    )
 
 
 @pytest.mark.parametrize("size", [(8, 12), (12, 20), (6, 10)])

@@ -43,8 +43,8 @@ def test_photographs_get_the_stored_answers(
     data = load_dataset(f"folder:{shared_data / 'imagenette128'}")
     few = Settings(attacks=(), consistency=(), limit=40)
     execution = Execution(device="cpu", batch_size=8)
-    found = run(load_model(name), data, few, tmp_path, execution=execution).record
-    answers = found.samples().set_index("key")["prediction"]
+    record = run(load_model(name), data, few, tmp_path, execution=execution).record
+    answers = record.samples().set_index("key")["prediction"]
     stored = record_of(name).samples().set_index("key").loc[answers.index]
     clear = ~stored["near_tie"].to_numpy(bool)
     assert (answers == stored["prediction"])[clear].all()

@@ -83,15 +83,6 @@ def test_presets_are_the_table_of_the_paper() -> None:
         baseline.dim = 3  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("attention", ["xca", "linear", "sima"])
-@pytest.mark.parametrize("up", [2, 3])
-def test_switches_override_a_preset(attention: str, up: int) -> None:
-    model = tiny_model(attention=attention, up=up)
-    assert model.cfg.attention == attention
-    assert model.cfg.up == up
-    assert model(torch.randn(1, 3, 16, 16)).shape == (1, 5)
-
-
 def test_timm_interface() -> None:
     model = timm.create_model("xcit_nano_12_p16_af", num_classes=3).eval()
     assert model.default_cfg["crop_pct"] == 224 / 256
@@ -227,9 +218,9 @@ def test_weights_come_back_with_their_card(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     assert list_weights(folder) == [f"{name}.toy"]
     assert sorted(p.suffix for p in folder.iterdir()) == [".json", ".safetensors"]
-    found = weights_card(f"{name}.toy", folder)
-    assert found.digest == state_dict_digest(model.state_dict())
-    assert found == dataclasses.replace(card(name), digest=found.digest, switches={"up": 3})
+    stored = weights_card(f"{name}.toy", folder)
+    assert stored.digest == state_dict_digest(model.state_dict())
+    assert stored == dataclasses.replace(card(name), digest=stored.digest, switches={"up": 3})
     loaded = load_weights(f"{name}.toy", folder)
     x = torch.randn(1, 3, 16, 16)
     assert torch.equal(loaded(x), model(x))
@@ -267,10 +258,10 @@ def test_digest_sees_values_names_and_shapes_but_not_order() -> None:
 @pytest.mark.parametrize("name", list_weights())
 def test_bundled_weights_load_by_name_and_through_timm(name: str) -> None:
     model = load_weights(name)
-    found = weights_card(name)
-    x = torch.randn(1, 3, found.input_size, found.input_size)
-    assert model(x).shape == (1, found.num_classes)
-    if not found.switches:
+    stored = weights_card(name)
+    x = torch.randn(1, 3, stored.input_size, stored.input_size)
+    assert model(x).shape == (1, stored.num_classes)
+    if not stored.switches:
         through_timm = timm.create_model(name, pretrained=True).eval()
         assert torch.equal(through_timm(x), model(x))
 

@@ -331,13 +331,6 @@ def test_eq_t_against_its_definition() -> None:
     assert eq_t(1.0, 0.0) == math.inf
 
 
-def test_the_table_has_a_row_per_report_and_a_column_per_field() -> None:
-    report = audit(network(circular(3, 4)).double().eval(), images())
-    frame = report.to_frame()
-    assert list(frame["name"]) == [layer.name for layer in report.layers]
-    assert frame.loc[0, ["shape", "lattice"]].tolist() == ["4x16x16", "16x16"]
-
-
 def test_bad_input_is_refused() -> None:
     model = network(circular(3, 4))
     with pytest.raises(ModelError, match="eval mode"):

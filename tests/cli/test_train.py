@@ -123,9 +123,3 @@ def test_a_wrong_request_is_one_sentence(
     assert complaint in err
     assert out == ""
     assert len(err.strip().splitlines()) == 1
-
-
-def test_every_option_is_explained_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = train("-h", capture=capsys)
-    for option in ("--recipe", "--set", "--pretrained", "--nproc", "--score-every", "--resume"):
-        assert option in out

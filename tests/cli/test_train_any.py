@@ -95,11 +95,11 @@ def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
     card = weights_card(stem, out / "export")
     assert (card.architecture, card.input_size, card.num_classes) == (name, 32, 3)
     assert card.class_names == CLASSES
-    loaded = load_model(name, checkpoint=out / "export")
-    assert (loaded.name, loaded.preprocessing.input_size) == (name, 32)
-    assert [r.remedy for r in reports(loaded.module.model)] == ["blurpool"]
+    trained = load_model(name, checkpoint=out / "export")
+    assert (trained.name, trained.preprocessing.input_size) == (name, 32)
+    assert [r.remedy for r in reports(trained.module.model)] == ["blurpool"]
     weights = load_file(out / "export" / f"{stem}.safetensors")
-    state = loaded.module.model.state_dict()
+    state = trained.module.model.state_dict()
     assert all(torch.equal(state[key], value) for key, value in weights.items())
     assert weights.keys() == original.state_dict().keys()
     # It went on from the checkpoint: a few steps at 1e-3 leave the stem close to it.
@@ -109,7 +109,7 @@ def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
     # The weights fit the original too, and the folder alone names its model.
     assert load_model(f"timm:{SMALL}", checkpoint=out / "export").num_classes == 3
     alone = load_model(str(out / "export"))
-    assert (alone.digest, alone.name) == (loaded.digest, card.name)
+    assert (alone.digest, alone.name) == (trained.digest, card.name)
 
     records = tmp_path / "records"
     run(name, out / "export", photos, records, capsys)
@@ -150,52 +150,43 @@ def test_a_model_of_a_file_with_a_learned_remedy(
     assert card.architecture == "net.py:build,width=6+circular+lps"  # no folder of this machine
     assert (card.input_size, card.mean, card.num_classes) == (24, (0.4,) * 3, 3)
     assert any("scorer" in key for key in load_file(export / f"{stem}.safetensors"))
-    loaded = load_model(name, checkpoint=export)
+    trained = load_model(name, checkpoint=export)
     images = torch.rand(2, 3, 24, 24)
-    torch.testing.assert_close(loaded(images.roll((3, 1), (2, 3))), loaded(images))
+    torch.testing.assert_close(trained(images.roll((3, 1), (2, 3))), trained(images))
     with pytest.raises(SystemExit):
         main(["run", "-m", name, "-d", photos, "-o", str(tmp_path / "r")])
     assert "learned parameters that no weights fill" in capsys.readouterr().err
     assert run(name, export, photos, tmp_path / "records", capsys)
 
 
-def test_models_of_transformers_and_torchvision_are_trained(
-    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("model", "start"),
+    [
+        ("hf:TINY+circular", ("--pretrained",)),
+        ("tv:squeezenet1_1", ()),
+        ("timm:vit_tiny_patch16_224,depth=1+canonical", ()),
+        ("xcit_pico_6_p8.scenes+canonical", ("--pretrained",)),
+    ],
+)
+def test_models_of_every_source_are_trained(
+    model: str,
+    start: tuple[str, ...],
+    photos: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ResNetConfig(
-        num_labels=7, embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic"
-    )
-    torch.manual_seed(0)
-    folder = tmp_path / "tiny"
-    transformers.ResNetForImageClassification(config).save_pretrained(folder)
-    size = ("--set", "image_size=32")
-    for model, more in ((f"hf:{folder}+circular", ("--pretrained",)), ("tv:squeezenet1_1", ())):
-        out = tmp_path / model[:2]
-        train(model, photos, out, *size, *more, capture=capsys)
-        loaded = load_model(model, checkpoint=out / "export")
-        assert (loaded.num_classes, loaded.class_names) == (3, CLASSES)
-        assert loaded(torch.rand(1, 3, 32, 32)).shape == (1, 3)
-
-
-def test_a_transformer_is_built_for_the_images_of_its_recipe(
-    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = "timm:vit_tiny_patch16_224,depth=1+canonical"
-    train(name, photos, tmp_path / "run", "--set", "image_size=32", capture=capsys)
-    loaded = load_model(name, checkpoint=tmp_path / "run" / "export")
-    assert loaded.preprocessing.input_size == 32
-    assert loaded(torch.rand(1, 3, 32, 32)).shape == (1, 3)
-
-
-def test_bundled_models_take_remedies(
-    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = "xcit_pico_6_p8.scenes+canonical"
-    train(name, photos, tmp_path, "--pretrained", "--set", "image_size=32", capture=capsys)
-    (stem,) = list_weights(tmp_path / "export")
-    assert weights_card(stem, tmp_path / "export").architecture == "xcit_pico_6_p8+canonical"
-    assert load_model("xcit_pico_6_p8+canonical", checkpoint=tmp_path / "export").num_classes == 3
+    if model.startswith("hf:"):
+        transformers = pytest.importorskip("transformers")
+        config = transformers.ResNetConfig(
+            num_labels=7, embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic"
+        )
+        transformers.ResNetForImageClassification(config).save_pretrained(tmp_path / "tiny")
+        model = model.replace("TINY", str(tmp_path / "tiny"))
+    train(model, photos, tmp_path / "run", "--set", "image_size=32", *start, capture=capsys)
+    trained = load_model(model.replace(".scenes", ""), checkpoint=tmp_path / "run" / "export")
+    assert (trained.num_classes, trained.class_names) == (3, CLASSES)
+    assert trained.preprocessing.input_size == 32
+    assert trained(torch.rand(1, 3, 32, 32)).shape == (1, 3)
 
 
 def test_random_weights_follow_the_seed() -> None:
@@ -233,27 +224,9 @@ def test_a_wrong_request_is_one_sentence(
     wrong = timm.create_model("resnet10t", num_classes=3)
     torch.save(wrong.state_dict(), tmp_path / "wrong.pth")
     places = {"WRONG": str(tmp_path / "wrong.pth"), "NOWHERE": str(tmp_path / "nowhere.pth")}
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "train",
-                "-m",
-                model,
-                "-d",
-                photos,
-                "--recipe",
-                "finetune",
-                "-o",
-                str(tmp_path / "o"),
-                "--set",
-                "image_size=32",
-                "--device",
-                "cpu",
-                *(places.get(w, w) for w in more),
-            ]
-        )
-    _, err = capsys.readouterr()
-    assert ended.value.code in (1, 2)
+    words = [places.get(word, word) for word in more]
+    code = 1 if "no " in complaint or "the weights do" in complaint else 2
+    _, err = train(model, photos, tmp_path / "o", *words, code=code, capture=capsys)
     assert complaint in err
     assert len(err.strip().splitlines()) == 1
 

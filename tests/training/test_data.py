@@ -9,7 +9,7 @@ from training_runs import RECIPE, scenes
 
 from aft_models.errors import AftModelsError
 from aft_models.preprocessing import normalize
-from aft_models.training.augment import Windows, mixed_seed, resized
+from aft_models.training.augment import Windows, resized
 from aft_models.training.data import (
     LoaderBatches,
     MemoryBatches,
@@ -164,8 +164,3 @@ def test_the_shares_of_an_evaluation_have_every_image_once() -> None:
     shares = [PixelBatches(data, RECIPE, 5, Processes(rank, 3)) for rank in range(3)]
     seen = torch.cat([labels for share in shares for _, labels in share])
     assert sorted(seen.tolist()) == list(range(24))
-
-
-def test_neighboring_seeds_are_far_apart() -> None:
-    seeds = {mixed_seed(seed, epoch) for seed in range(20) for epoch in range(20)}
-    assert len(seeds) == 400

@@ -19,7 +19,6 @@ from training_runs import OPTIONS, RECIPE, TinyNet, run
 
 from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
-from aft_models.training.checkpoint import Data
 from aft_models.training.data import LoaderBatches
 from aft_models.training.device import DeviceConfig
 from aft_models.training.loop import DivergedError, Evaluate
@@ -129,15 +128,6 @@ def test_a_seed_fixes_augmentation_and_mixup_too(tmp_path: Path, workers: int) -
         assert torch.equal(value, resumed[name]), name
 
 
-def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
-    first = run(tmp_path)
-    again = run(tmp_path, model=TinyNet())
-    assert again.rows == first.rows
-    assert torch.equal(
-        again.model.state_dict()["head.weight"], first.model.state_dict()["head.weight"]
-    )
-
-
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     run(tmp_path)
     with pytest.raises(AftModelsError, match=r"recipe\.lr 0\.002 there, 0\.1 here"):
@@ -148,21 +138,6 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AftModelsError, match=re.escape(f"'{remedied}' here")):
         run(tmp_path, name=remedied)
     assert run(tmp_path, name="other", resume=False).rows
-
-
-@pytest.mark.parametrize(
-    ("data", "complaint"),
-    [
-        (Data("cifar10", "train", 48, 48), "data.name 'scenes' there, 'cifar10' here"),
-        (Data("scenes", "val", 48, 48), "data.split 'train' there, 'val' here"),
-        (Data("scenes", "train", None, 48), "data.limit 48 there, None here"),
-        (Data("scenes", "train", 48, 48, "0123"), "data.fingerprint '' there, '0123' here"),
-    ],
-)
-def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, data: Data, complaint: str) -> None:
-    run(tmp_path, dataclasses.replace(RECIPE, epochs=1))
-    with pytest.raises(AftModelsError, match=complaint):
-        run(tmp_path, dataclasses.replace(RECIPE, epochs=1), data=data)
 
 
 def test_a_checkpoint_that_does_not_name_its_data_is_refused(tmp_path: Path) -> None:
