@@ -23,7 +23,7 @@ def _to_grid(x: Tensor, height: int, width: int) -> Tensor:
 
 
 class GridMlp(Mlp):  # type: ignore[misc]
-    """timm's MLP, whose activation is told where the tokens lie."""
+    """timm's MLP, with an activation on the grid of tokens."""
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """Tokens ``(B, N, C)`` to the same shape."""

@@ -31,7 +31,7 @@ class _CircularPad(torch.autograd.Function):
 
 
 def circular_pad(x: Tensor, axis: int, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
-    """Wrap the two axes ``axis`` and ``axis + 1``, by a pixel at each end unless told otherwise.
+    """Wrap the two axes ``axis`` and ``axis + 1``, by default by a pixel at each end.
 
     A margin may not be wider than the image.
 

@@ -116,7 +116,7 @@ class ConvPatchEmbed(nn.Module):
             return False
         conv, norm = self._first()
         if any(m._forward_hooks or m._forward_pre_hooks for m in (conv, norm, *self.proj[:2])):
-            return False  # somebody wants to see these modules called
+            return False  # hooks expect these modules to be called
         return (
             conv.padding_mode == "circular"
             and conv.stride == (1, 1)

@@ -61,7 +61,7 @@ def install_learned(
     """Sub-samples by learned scores: adds a scorer to each layer that will have to choose.
 
     Args:
-        context: The model under treatment.
+        context: The model under repair.
         name: Of the remedy.
         kind: Makes the scorer of a layer, given its channels.
         pick: From scores to a choice.

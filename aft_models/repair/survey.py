@@ -2,7 +2,7 @@
 
 Surgery reaches layers. Whatever a model's own code does to a map between its layers (pooling by
 ``F.max_pool2d``, keeping every second pixel by slicing, ``F.relu``) stays as it is; the survey
-finds those places, so that the user can be told.
+finds those places for the report.
 """
 
 from __future__ import annotations

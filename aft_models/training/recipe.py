@@ -52,7 +52,7 @@ class Recipe:
     # batch norms are measured anew, on the views that the benchmark shows, without dropout.
     lr: float
     lr_batch_size: int
-    optimizer: str = "adamw"  # any name that timm.optim knows
+    optimizer: str = "adamw"  # any name that of timm.optim
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.05  # not for biases, norms and other vectors
     decay_temperatures: bool = False  # weight decay for the attention temperatures too

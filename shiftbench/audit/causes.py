@@ -34,7 +34,7 @@ class Cause:
         return tuple(name for name, remedy in REMEDIES.items() if self.name in remedy.treats)
 
 
-BORDER = Cause("border", "padding tells where the image ends")
+BORDER = Cause("border", "padding marks where the image ends")
 SUBSAMPLING = Cause(
     "sub-sampling",
     "the samples that are kept depend on where the grid lies",

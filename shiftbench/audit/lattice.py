@@ -75,7 +75,7 @@ def join(image: Tensor, row: Tensor, column: Tensor, size: Size) -> Tensor:
 
 
 def raster(shape: Sequence[int], rows_axis: int, columns_axis: int, device: torch.device) -> Place:
-    """The cells of a tensor that is a map: images along axis 0, rows and columns where told."""
+    """The cells of a tensor that is a map: images along axis 0, rows and columns as given."""
     size = (shape[rows_axis], shape[columns_axis])
 
     def along(axis: int) -> Tensor:

@@ -240,7 +240,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return [merge([summed(self.get(args[0]), [-1])], shapes[0])]
         if name in REDUCTIONS:
             return [_reduced(self.get(args[0]), given.get("dim"), shape) for shape in shapes]
-        if "empty" in name:  # somebody fills it, by means that may not be seen here
+        if "empty" in name:  # filled later, perhaps by means that are not traced
             return [None] * len(outputs)
         if name.startswith("new_") or name.endswith("_like"):
             return [()] * len(outputs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import timm
 import torch
@@ -35,11 +37,26 @@ def crop(canvas: Tensor, dy: int, dx: int, side: int) -> Tensor:
 MOVES = [(0, 0), (1, 0), (0, -2), (3, 3), (-3, 2)]
 
 
+def tiny_vit() -> nn.Module:
+    return timm.create_model("test_vit", img_size=44, patch_size=4, num_classes=5)
+
+
 @pytest.mark.parametrize(
-    "others", [[], ["vote"], ["circular", "aps"], ["canonical"], ["af"], ["blurpool"]]
+    ("build", "others"),
+    [
+        (tiny_vit, []),
+        (Residual, []),
+        (Residual, ["vote"]),
+        (Residual, ["circular", "aps"]),
+        (Residual, ["canonical"]),
+        (Residual, ["af"]),
+        (Residual, ["blurpool"]),
+    ],
 )
-def test_a_move_that_keeps_the_winner_inside_changes_no_bit(others: list[str]) -> None:
-    model = repair(Residual(), *others, "select:6").eval()
+def test_a_move_that_keeps_the_winner_inside_changes_no_bit(
+    build: Callable[[], nn.Module], others: list[str]
+) -> None:
+    model = repair(build(), *others, "select:6").eval()
     choose, canvas = Select(6, (224, 224)), scene(72, 72, count=64).float()
     places = torch.stack([choose.place(crop(canvas, *move, 56)) for move in MOVES])
     seen = places + torch.tensor(MOVES)[:, None]  # on the canvas
