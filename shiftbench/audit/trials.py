@@ -202,9 +202,10 @@ def _count_right(network: nn.Module, views: Views, labels: Tensor, radius: int) 
     for ring in range(radius + 1):
         for offset in CROPS:
             if CROPS.ring(offset) == ring:
-                parts = [(part, network(views(offset, part))) for part in torch.split(rows, PROBED)]
-                kept = [part[answer.argmax(1) == labels[part]] for part, answer in parts]
-                rows = torch.cat(kept) if kept else rows
+                parts = torch.split(rows, PROBED) if len(rows) else ()
+                answers = [(part, network(views(offset, part)).argmax(1)) for part in parts]
+                kept = [part[answer == labels[part]] for part, answer in answers]
+                rows = torch.cat([rows[:0], *kept])
         counts.append(len(rows))
     return tuple(counts)
 
