@@ -6,6 +6,7 @@ Figures are built with matplotlib's object interface on the Agg canvas: no windo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,17 +206,18 @@ def _require_same_curve(records: Sequence[Record], name: ScoreName) -> None:
 
     Sampled searches may stand beside exact ones: the legend marks them as upper bounds.
     """
+    first = records[0]
+    points = [replace(name, radius=radius) for radius in first.scores.curve(name)]
+    keys = {point: comparison_key(first, point) for point in points}
     for other in records[1:]:
-        shared = records[0].scores.curve(name).keys() & other.scores.curve(name).keys()
-        for radius in sorted(shared):
-            point = ScoreName(name.family, name.kind, radius)
-            if comparison_key(records[0], point) == comparison_key(other, point) is not None:
+        for point, key in keys.items():
+            if point not in other.scores or key == comparison_key(other, point) is not None:
                 continue
-            bound = records[0].is_upper_bound(name) or other.is_upper_bound(name)
-            reasons = why_not(records[0], other, point, images_only=bound)
+            bound = first.is_upper_bound(name) or other.is_upper_bound(name)
+            reasons = why_not(first, other, point, images_only=bound)
             if reasons:
                 raise UsageError(
-                    f"the curves of {records[0].model.name} and {other.model.name} cannot be drawn "
+                    f"the curves of {first.model.name} and {other.model.name} cannot be drawn "
                     f"together: {'; '.join(reasons)}; choose with --model, or pass --allow-mixed"
                 )
 
@@ -336,6 +338,11 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 160) -> None:
     """Writes a figure as PNG, PDF or SVG, by the file's ending."""
     require_place(path)
     kind = format_of(path, ENDINGS)
+    figure.set_dpi(dpi)
+    engine = figure.get_layout_engine()
+    if engine is not None:  # once: matplotlib would draw everything twice to know the layout
+        engine.execute(figure)
+        figure.set_layout_engine("none")
     # No date and no random ids: the same records give the same file.
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     # TrueType: many venues refuse the Type 3 fonts that matplotlib writes otherwise.
