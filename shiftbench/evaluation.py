@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -42,7 +42,7 @@ from shiftbench.run.engine import (
 )
 from shiftbench.run.environment import describe_environment
 from shiftbench.run.job import attack_names
-from shiftbench.run.store import SECONDS, Store, describe, join_rows
+from shiftbench.run.store import Store, describe, join_rows
 from shiftbench.scores import ACCURACY, Scores
 from shiftbench.shifts.base import view_size, window
 from shiftbench.statistics import Score
@@ -69,12 +69,6 @@ class Evaluation:
     """
 
     record: Record  # as `shiftbench run` would have written it
-    metrics: tuple[Metric, ...]
-
-    @property
-    def rows(self) -> pd.DataFrame:
-        """A row per image, with the columns that `samples.parquet` of a run has."""
-        return self.record.samples()
 
     @property
     def scores(self) -> Scores:
@@ -98,7 +92,7 @@ class Evaluation:
     @property
     def is_upper_bound(self) -> bool:
         """Whether offsets were sampled, so that adversarial accuracy can only be too high."""
-        return any(metric.is_upper_bound for metric in self.metrics)
+        return any(self.record.is_upper_bound(name) for name in self.scores)
 
     def adversarial_accuracy(self, s: int | None = None) -> Score:
         """The fraction of images that are correct at every offset up to ring `s`.
@@ -123,7 +117,7 @@ class Evaluation:
 
     def to_frame(self) -> pd.DataFrame:
         """A row per image, with the columns that `samples.parquet` of a run has."""
-        return self.rows
+        return self.record.samples()
 
     def plot(self) -> Figure:
         """The adversarial curves, with their intervals."""
@@ -148,7 +142,7 @@ class Evaluation:
             score, curve = self.scores.at(stem), self.scores.curve(stem)
             at = f"@{max(curve)}" if curve else ""
             words.append(f"{stem}{at} {score.text() if score else ''}%")
-        return f"<Evaluation of {len(self.rows)} images: {', '.join(words)}>"
+        return f"<Evaluation of {self.record.data.images} images: {', '.join(words)}>"
 
     def _repr_html_(self) -> str:
         frame = pd.DataFrame(
@@ -250,50 +244,37 @@ def evaluate(
         repeats=repeats,
         seed=seed,
     )
-    store, order = Store(), _Order(keys)
-    planned: tuple[Metric, ...] = ()
-    predict: Model | None = None
-    geometry = {"view": 0, "resize": 0, "margin": 0}
+    store, names, pixels = Store(), list[str](), hashlib.sha256()
+    plan: _Plan | None = None
     began = time.monotonic()
     with _eval_mode(model) as like:
-        for canvas, label in _parts(_batches(images, labels), FULL_BATCHES * batch_size):
-            canvas = canvas if like is None else canvas.to(like.device, like.dtype)
-            canvas = canvas if device is None else canvas.to(device)
-            size = min(canvas.shape[-2:])
-            # Random crops make do with the margin that the others need.
-            others = [t for t in texts if t.partition(":")[0] not in ("consistency", "agreement")]
-            needed = max(
-                plan_metric(text, options, view=size, resize=size).margin() for text in others
+        for images_here, label in _parts(_batches(images, labels), FULL_BATCHES * batch_size):
+            moved = images_here if like is None else images_here.to(like.device, like.dtype)
+            moved = moved if device is None else moved.to(device)
+            plan = plan or _plan(model, engine, moved, texts, options, attacks, view)
+            canvas, margin = _center(moved, plan.margin, attacks, view)
+            here = _keys(keys, len(names), len(label))
+            names += here
+            pixels.update(canvas.detach().cpu().contiguous().numpy().tobytes())
+            batch = ImageBatch.predict(
+                plan.predict, canvas, margin, here, label, batch_size=batch_size
             )
-            canvas, margin = _center(canvas, needed, attacks, view)
-            inner = min(canvas.shape[-2:])
-            geometry = {"view": inner - 2 * margin, "resize": inner, "margin": margin}
-            planned = tuple(
-                plan_metric(text, options, view=geometry["view"], resize=inner) for text in texts
-            )
-            names = order.next(len(label), canvas)
-            if predict is None:
-                height, width = (side - 2 * margin for side in canvas.shape[-2:])
-                predict = _forward(model, engine, window(canvas, margin, margin, height, width))
-            batch = ImageBatch.predict(predict, canvas, margin, names, label, batch_size=batch_size)
-            nothing = pd.DataFrame(index=range(len(label)))
-            for metric in planned:
-                rows = metric.measure(batch, nothing).set_index(pd.Index(batch.keys, name=KEY))
-                store.append(metric, rows.assign(**{SECONDS: 0.0}))
-    if not planned:
+            for metric in plan.metrics:
+                store.append(metric, metric.rows(batch))
+    if plan is None:
         raise no_images()
-    added = {metric.name: store.added(metric) for metric in planned}
-    samples = join_rows(order.keys, added)
+    added = {metric.name: store.added(metric) for metric in plan.metrics}
+    samples = join_rows(names, added)
     module = _module_of(model)
     record = describe(
-        planned,
+        plan.metrics,
         samples,
         model=ModelInfo(
             name=name,
             source="python",
             digest="" if module is None else state_dict_digest(module.state_dict()),
             parameters=0 if module is None else sum(p.numel() for p in module.parameters()),
-            input_size=geometry["view"],
+            input_size=plan.geometry["view"],
             mean=(),
             std=(),
             interpolation="none",
@@ -302,8 +283,8 @@ def evaluate(
             name=data,
             split="all",
             images=len(samples),
-            fingerprint=order.fingerprint(),
-            geometry={**geometry, "interpolation": "none", "pad": "none", "crop": "given"},
+            fingerprint=pixels.hexdigest(),
+            geometry={**plan.geometry, "interpolation": "none", "pad": "none", "crop": "given"},
             labels=images_digest(samples[KEY], samples["label"]),
         ),
         settings={"limit": None, "search_limit": None, "seed": seed, "engine": engine},
@@ -311,35 +292,53 @@ def evaluate(
         seconds=time.monotonic() - began,
         forward_passes=int(sum(frame[PASSES].sum() for frame in added.values())),
     )
-    return Evaluation(record, planned)
+    return Evaluation(record)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What follows from the size of the images."""
+
+    metrics: tuple[Metric, ...]
+    predict: Model
+    margin: int  # pixels that the grids need around the view, at least
+    geometry: Mapping[str, int]
+
+
+def _plan(
+    model: Model,
+    engine: str,
+    images: Tensor,
+    texts: Sequence[str],
+    options: MetricOptions,
+    attacks: Sequence[str],
+    view: int | tuple[int, int] | None,
+) -> _Plan:
+    size = min(images.shape[-2:])
+    # Random crops make do with the margin that the others need.
+    others = [t for t in texts if t.partition(":")[0] not in ("consistency", "agreement")]
+    needed = max(plan_metric(text, options, view=size, resize=size).margin() for text in others)
+    canvas, margin = _center(images, needed, attacks, view)
+    height, width = (side - 2 * margin for side in canvas.shape[-2:])
+    sizes = {"view": min(height, width), "resize": min(canvas.shape[-2:])}
+    return _Plan(
+        tuple(plan_metric(text, options, **sizes) for text in texts),
+        _forward(model, engine, window(canvas, margin, margin, height, width)),
+        needed,
+        {**sizes, "margin": margin},
+    )
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-class _Order:
-    """Names the images in the order in which they come, and digests their pixels."""
-
-    def __init__(self, given: Sequence[str] | None) -> None:
-        self._given = given
-        self._digest = hashlib.sha256()
-        self.keys: list[str] = []
-
-    def next(self, count: int, canvas: Tensor) -> list[str]:
-        """The names of the next images."""
-        done = len(self.keys)
-        names = range(done, done + count) if self._given is None else self._given[done:]
-        here = [str(name) for name in names[:count]]
-        if len(here) < count:
-            raise DataError(f"expected a key per image, got only {len(self._given or ())}")
-        self.keys += here
-        self._digest.update(canvas.detach().cpu().contiguous().numpy().tobytes())
-        return here
-
-    def fingerprint(self) -> str:
-        """Of all pixels so far."""
-        return self._digest.hexdigest()
+def _keys(given: Sequence[str] | None, done: int, count: int) -> list[str]:
+    """The names of the next images."""
+    names = range(done, done + count) if given is None else given[done : done + count]
+    if len(names) < count:
+        raise DataError(f"expected a key per image, got only {len(given or ())}")
+    return [str(name) for name in names]
 
 
 def _forward(model: Model, engine: str, first: Tensor) -> Model:
@@ -467,10 +466,16 @@ def _batch(images: Tensor | NDArray[Any], labels: Any) -> Images:
 
 
 def _parts(stream: Iterable[Images], size: int) -> Iterator[Images]:
-    """Joins and cuts batches into ones of nearly `size` images."""
+    """Joins and cuts batches into ones of nearly `size` images, all of one shape."""
     held: list[Images] = []
-    count = 0
+    count, shape = 0, None
     for images, labels in stream:
+        shape = shape or images.shape[1:]
+        if images.shape[1:] != shape:
+            raise DataError(
+                f"expected images of one size, got {tuple(shape)} and {tuple(images.shape[1:])}. "
+                "Resize and crop them first"
+            )
         for start in range(0, len(labels), size):
             piece = images[start : start + size], labels[start : start + size]
             if count + len(piece[1]) > size:
@@ -483,12 +488,6 @@ def _parts(stream: Iterable[Images], size: int) -> Iterator[Images]:
 
 
 def _join(parts: list[Images]) -> Images:
-    shapes = {tuple(images.shape[1:]) for images, _ in parts}
-    if len(shapes) > 1:
-        raise DataError(
-            f"expected images of one size, got {' and '.join(map(str, sorted(shapes)))}. Resize "
-            "and crop them first"
-        )
     if len(parts) == 1:
         return parts[0]
     return torch.cat([images for images, _ in parts]), np.concatenate([y for _, y in parts])

@@ -128,15 +128,15 @@ class Scores(Mapping[ScoreName, Score]):
 
     def texts(self) -> dict[str, Score]:
         """Every score by its text, the last point of each curve by the curve's own name too."""
-        found: dict[str, Score] = {}
+        by_text: dict[str, Score] = {}
         for stem in self.stems():
             last = self.at(stem)
             assert last is not None
-            found[str(stem)] = last
-            found |= {
+            by_text[str(stem)] = last
+            by_text |= {
                 str(ScoreName(stem.family, stem.kind, r)): s for r, s in self.curve(stem).items()
             }
-        return found
+        return by_text
 
     def to_json(self) -> dict[str, Any]:
         """Nested objects, family, kind, radius; one may be a score and hold others as well."""

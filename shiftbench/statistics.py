@@ -3,8 +3,8 @@
 Rights and wrongs are counted: Wilson's interval, McNemar's exact test. Shares of several draws have
 Wilson's interval for as many images as give the same standard error. Every other mean may be skewed
 and has the interval of Hall (1992), which transforms Student's t by the sample's skewness; a paired
-difference has a p-value by the same transformation, so that p < 0.05 exactly when the 95% interval
-excludes 0.
+difference has a p-value by the same transformation. For every comparison p < 0.05 exactly when the
+95% interval excludes 0.
 """
 
 from __future__ import annotations
@@ -276,8 +276,8 @@ def compare_paired(
 
     Rights and wrongs: the exact McNemar test, and Agresti and Min's interval (2005): Wald's, after
     half an image is added to each of the four cells of the table, which keeps its coverage near 95%
-    for few images and few differences. All other outcomes: Hall's interval of the mean difference,
-    and the p-value of the same transformation.
+    for few images and few differences, and up to 0 unless the test rejects equality. All other
+    outcomes: Hall's interval of the mean difference, and the p-value of the same transformation.
 
     >>> compared = compare_paired([1, 1, 1, 0], [1, 0, 0, 0])
     >>> compared.difference, compared.only_first, compared.p_value
@@ -297,6 +297,8 @@ def compare_paired(
         half = Z95 * math.sqrt(spread / (n + 2))
         low, high = center - half, center + half
         p_value = mcnemar(only_first, only_second)
+        if p_value >= SIGNIFICANCE:  # the exact test is the stricter one
+            low, high = min(low, 0.0), max(high, 0.0)
     else:
         single = float(sum(x.mean() * (1 - x.mean()) for x in (a, b))) if bounded else None
         skewed = _SkewedMean.of(change, single)

@@ -1,4 +1,4 @@
-"""Records made by hand, the obvious way: every score is counted from the outcomes of the images."""
+"""Records of made-up outcomes, image by image."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import numpy as np
 import pandas as pd
 
 from shiftbench.grid import Grid
+from shiftbench.metrics.accuracy import Accuracy
+from shiftbench.metrics.adversarial import Adversarial
+from shiftbench.metrics.consistency import Consistency
+from shiftbench.metrics.search import Mode
 from shiftbench.preprocessing import Preprocessing, geometry_for
 from shiftbench.records.record import (
     DataInfo,
-    MetricInfo,
     ModelInfo,
-    OffsetScore,
     Record,
     images_digest,
     read_record,
     record_folder,
 )
 from shiftbench.records.record import write_record as write
-from shiftbench.scores import ACCURACY, ScoreName, Scores
+from shiftbench.run.store import describe
 from shiftbench.shifts.attacks import ATTACKS
-from shiftbench.statistics import Score, mean_score, wilson
 
 Radii = Sequence[int | None]  # per image: the ring that broke it; None when nothing did
 CHANGE = 1 / 64  # how much every probability moves under a random shift
@@ -43,11 +44,6 @@ SETTINGS: dict[str, Any] = {
     "crop": "paper",
     "pad": "none",
 }
-
-
-def survivors(radii: Radii, s: int) -> int:
-    """How many images are right at every offset up to ring `s`."""
-    return sum(r is None or r > s for r in radii)
 
 
 def spread(n: int, at: Sequence[int]) -> list[int | None]:
@@ -167,55 +163,25 @@ def make_record(
     consistent = {} if consistent is None else consistent
     how = {**SETTINGS, **({"mode": "full_grid"} if full_grid else {}), **(settings or {})}
     samples = make_samples(broken, consistent, labels, max_shift=max_shift, settings=how)
-    n = len(samples)
-    searched = searched_images(n, how)
     preprocessing = Preprocessing(64, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     geometry = geometry_for(preprocessing, margin=6, rendered=True).to_json()
-
-    def info(kind: str, images: Sequence[int], settings: dict[str, Any], *stems: str) -> MetricInfo:
-        keys, classes = samples["key"][list(images)], samples["label"][list(images)]
-        return MetricInfo(kind, settings, stems, len(images), images_digest(keys, classes))
-
-    right = sum(samples["prediction"] == samples["label"])
-    metrics = {"accuracy": info("accuracy", range(n), {}, "accuracy")}
-    scores: dict[ScoreName, Score] = {ACCURACY: wilson(int(right), n)}
-    for kind, agreed in consistent.items():
-        draws = {"span": 9, "repeats": how["repeats"], "seed": how["seed"]}
-        metrics[f"consistency_{kind}"] = info(
-            *("consistency", range(n), {"views": kind, **draws}),
-            *(f"consistency_{kind}", f"change_{kind}"),
-        )
-        scores[ScoreName("consistency", kind)] = (
-            wilson(sum(map(int, agreed)), n)
-            if how["repeats"] == 1
-            else mean_score([count / how["repeats"] for count in agreed])
-        )
-        scores[ScoreName("change", kind)] = mean_score([CHANGE] * n)
-    maps = {}
-    for attack, radii in broken.items():
-        grid = attack_grid(attack, how["step"], max_shift)
-        name = attack_label(attack, how["step"])
-        stem, mine = f"adversarial_{name}", [radii[i] for i in searched]
-        sampled = how["mode"].startswith("sampled")
-        search = {
-            "attack": attack,
-            "step": str(grid.step),
-            "radius": max_shift,
-            "mode": how["mode"],
-            "upper_bound": sampled,
-            **({"seed": how["seed"]} if sampled else {}),
-        }
-        metrics[stem] = info("adversarial", searched, search, stem)
-        for s in range(max_shift + 1):
-            scores[ScoreName("adversarial", name, s)] = wilson(survivors(mine, s), len(mine))
-        if how["mode"] == "full_grid":
-            # Every image is wrong exactly on and beyond the ring that broke it.
-            counts = [wilson(survivors(mine, grid.ring(offset)), len(mine)) for offset in grid]
-            maps[stem] = tuple(
-                OffsetScore.at(offset, score) for offset, score in zip(grid, counts, strict=True)
-            )
+    mode = Mode.parse(how["mode"])
     elsewhere = {"mode", "step", "repeats", "split", "crop", "pad"}
-    return Record(
+    record = describe(
+        [
+            Accuracy(),
+            *(Consistency(kind, 9, how["repeats"], how["seed"]) for kind in consistent),
+            *(
+                Adversarial(
+                    ATTACKS.get(attack),
+                    attack_grid(attack, how["step"], max_shift),
+                    mode,
+                    how["seed"] if mode.samples else 0,
+                )
+                for attack in broken
+            ),
+        ],
+        samples,
         model=ModelInfo(
             name=model,
             source="bundled",
@@ -229,40 +195,24 @@ def make_record(
         data=DataInfo(
             name=data,
             split=how["split"],
-            images=n,
+            images=len(samples),
             fingerprint=fingerprint,
             geometry={**geometry, "crop": how["crop"], "pad": how["pad"]},
             labels=images_digest(samples["key"], samples["label"]),
         ),
         settings={"limit": None, **{k: v for k, v in how.items() if k not in elsewhere}},
-        metrics=metrics,
-        scores=Scores(scores),
         environment={"shiftbench": "0.1.0", "torch": "2.13.0", "device": "cpu"},
         seconds=seconds,
         forward_passes=4321,
-        created=created,
-        maps=maps,
     )
+    return replace(record, created=created)
 
 
-def write_record(
-    root: Path,
-    model: str = "a",
-    *,
-    broken: Mapping[str, Radii],
-    consistent: Mapping[str, Sequence[int]] | None = None,
-    labels: Sequence[int] | None = None,
-    max_shift: int = 6,
-    full_grid: bool = False,
-    settings: Mapping[str, Any] | None = None,
-    **fields: Any,
-) -> Record:
-    """Makes a record and its samples, writes both, and reads the record back."""
-    how = {**({"mode": "full_grid"} if full_grid else {}), **(settings or {})}
-    shared: dict[str, Any] = {"labels": labels, "max_shift": max_shift, "settings": how}
-    record = make_record(model, broken=broken, consistent=consistent, **shared, **fields)
+def write_record(root: Path, model: str = "a", **how: Any) -> Record:
+    """Makes a record as `make_record` does, writes it with its samples, and reads it back."""
+    record = make_record(model, **how)
     folder = record_folder(root, record.model.name, record.data.name)
-    write(folder, replace(record, table=make_samples(broken, consistent or {}, **shared)))
+    write(folder, record)
     return read_record(folder)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from shiftbench.data import Scenes
 from shiftbench.errors import ShiftbenchError
 from shiftbench.models import Classifier, as_classifier
-from shiftbench.run import runner, store
+from shiftbench.run import folder, runner
 from shiftbench.run.job import Settings
 from shiftbench.run.progress import Estimate, Progress
 from shiftbench.run.runner import Execution, RunResult, run
@@ -81,7 +81,7 @@ def process(
     """
     torch.set_num_threads(1)
     runner.FIRST_IMAGES, runner.GROWTH = 2, 1
-    store.FIRST_SAVE = store.LAST_SAVE = -1.0
+    folder.FIRST_SAVE = folder.LAST_SAVE = -1.0
     if disk:
         resource.setrlimit(resource.RLIMIT_FSIZE, (disk, disk))
     if clock:

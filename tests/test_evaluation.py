@@ -260,7 +260,7 @@ def test_a_saved_evaluation_is_a_record_to_rank_and_compare(small: Small, tmp_pa
     record = read_record(folder)
     assert contradictions(record) == []
     assert record.scores == one.scores
-    pd.testing.assert_frame_equal(record.samples(), one.rows, check_dtype=False)
+    pd.testing.assert_frame_equal(record.samples(), one.to_frame(), check_dtype=False)
     [table] = build_tables(read_records([tmp_path]))
     assert [row.record.model.name for row in table.rows] == ["one", "two"]
     assert why_not(*read_records([tmp_path])) == []

@@ -75,6 +75,17 @@ def test_a_paired_comparison_is_antisymmetric_and_holds_its_difference(
     assert (one.only_first, one.only_second) == (other.only_second, other.only_first)
 
 
+def test_the_exact_test_and_the_interval_of_rights_and_wrongs_say_the_same() -> None:
+    """Every table of up to 40 images."""
+    for n in (1, 5, 12, 25, 40):
+        for b, c in product(range(n + 1), repeat=2):
+            if b + c <= n:
+                first, second = np.zeros(n), np.zeros(n)
+                first[:b], second[b : b + c] = 1, 1
+                compared = compare_paired(first, second)
+                assert compared.is_significant == (compared.low > 0 or compared.high < 0)
+
+
 def test_the_paired_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     n, trials, p_first, p_second = 60, 2000, 0.05, 0.15  # each alone is right

@@ -87,6 +87,8 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage, 3 a gate failed."""
     keep_freed_memory()
+    # torch shows warnings of its network code with a stack trace; errors here are one sentence.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a code page without ≤ must not end a run
     try:

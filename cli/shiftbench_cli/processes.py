@@ -13,7 +13,7 @@ import click
 from aft_models.errors import AftModelsError
 from shiftbench.errors import ShiftbenchError
 from shiftbench.run import distributed
-from shiftbench.run.distributed import Group
+from shiftbench.run.distributed import Group, LostProcessError
 from shiftbench_cli.main import INTERRUPTED
 
 
@@ -58,7 +58,7 @@ def share(ctx: click.Context, work: Callable[[Group], int], *, nproc: int, devic
         try:
             return work(group)
         except (ShiftbenchError, AftModelsError) as error:
-            if group.is_main:
+            if group.is_main or isinstance(error, LostProcessError):
                 raise
             # The main process has the same error, and says it.
             return error.exit_code if isinstance(error, ShiftbenchError) else 2

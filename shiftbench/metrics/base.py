@@ -73,8 +73,13 @@ class ImageBatch:
         """Some of the images."""
         if len(rows) == len(self.keys):
             return self
-        chosen = torch.tensor(rows)
-        scene = self.scene
+        chosen, scene = torch.tensor(rows), self.scene
+
+        def part() -> Views:
+            assert scene is not None
+            views = scene()
+            return lambda offset, rows=None: views(offset, chosen if rows is None else chosen[rows])
+
         return ImageBatch(
             model=self.model,
             batch_size=self.batch_size,
@@ -83,17 +88,8 @@ class ImageBatch:
             keys=[self.keys[row] for row in rows],
             labels=self.labels[rows],
             clean=self.clean.take(chosen.numpy()),
-            scene=scene and (lambda: _SomeViews(scene(), chosen)),
+            scene=part if scene else None,
         )
-
-
-@dataclass(frozen=True)
-class _SomeViews:
-    views: Views
-    chosen: Tensor
-
-    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
-        return self.views(offset, self.chosen if rows is None else self.chosen[rows])
 
 
 @dataclass(frozen=True)
@@ -171,6 +167,12 @@ class Metric(ABC):
         Returns:
             A row per image, in the same order: its own columns, `near_tie` and `passes`.
         """
+
+    def rows(self, batch: ImageBatch, before: pd.DataFrame | None = None) -> pd.DataFrame:
+        """What it measures of a batch, by the keys of the images."""
+        nothing = pd.DataFrame(index=range(len(batch.keys)))
+        rows = self.measure(batch, nothing if before is None else before)
+        return rows.set_index(pd.Index(batch.keys, name=KEY))
 
     def margin(self) -> int:
         """How many pixels around the view it reads."""

@@ -148,11 +148,9 @@ def search(
     """Finds for each image the smallest ring of the grid that holds a wrong answer.
 
     Every image visits its offsets from the inside out and leaves at its first wrong answer. A
-    batch takes the waiting images whose next offset comes first in the grid: all images advance
-    nearly in step, a batch holds few distinct offsets, and it is full as long as `batch_size`
-    images are left. Give it several batches' worth of images at a time, so that the end of the
-    search, when fewer are left, weighs little. What an image visits does not depend on the others,
-    so neither does its result.
+    batch takes the waiting images whose next offset comes first in the grid, so that it holds few
+    distinct offsets and is full as long as `batch_size` images are left: give it several batches'
+    worth. What an image visits, and so its result, does not depend on the others.
 
     Args:
         model: Maps images (B, C, H, W) to logits (B, classes).
@@ -160,19 +158,12 @@ def search(
         labels: One class index per image.
         grid: The offsets to search.
         batch_size: How many images the model sees at once.
-        mode: `exhaustive`; `full_grid`, which also keeps every image at every offset in
-            `Trace.correct`; or `sampled:K`, which tries K random offsets per image, so that its
-            adversarial accuracy is an upper bound (`Trace.exact` is False).
+        mode: `exhaustive`, `full_grid` or `sampled:K`.
         clean: The predictions at (0, 0) when they are known already.
         keys: A stable name per image, which random offsets follow from; by default its position.
         seed: Another seed, other random offsets.
-        inner: What an exact search of smaller grids with the same step found, image by image: its
-            rings are not searched again.
-
-    Raises:
-        ModelError: The model's answers are not finite logits for the classes of the labels.
-        DataError: There are no images, or negative labels.
-        UsageError: The mode is unknown, or the batch size is below 1.
+        inner: What an exact search of smaller grids with the same step found: its rings are not
+            searched again.
     """
     check_batch_size(batch_size)
     truth = np.asarray(labels, dtype=np.int64)

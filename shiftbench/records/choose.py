@@ -58,13 +58,13 @@ def filter_by_model(records: Sequence[Record], models: Sequence[str]) -> list[Re
         return list(records)
     chosen: dict[int, Record] = {}
     for model in models:
-        found = {
+        matching = {
             id(r): r for r in records if r.model.name == model or fnmatchcase(r.model.name, model)
         }
-        if not found:
+        if not matching:
             known = {record.model.name for record in records}
             raise unknown_name("model in these records", model, known)
-        chosen |= found
+        chosen |= matching
     return list(chosen.values())
 
 
@@ -72,11 +72,11 @@ def find_record(records: Sequence[Record], model: str, *, data: str | None = Non
     """The one record of a model, given by its name or by the folder of its record."""
     if Path(model).is_dir():
         return read_record(Path(model))
-    found = filter_by_model(filter_by_dataset(records, data), [model])
-    if len(found) > 1:
-        places = ", ".join(f"{r.data.name} in {r.folder}" for r in found)
+    matching = filter_by_model(filter_by_dataset(records, data), [model])
+    if len(matching) > 1:
+        places = ", ".join(f"{r.data.name} in {r.folder}" for r in matching)
         raise UsageError(
-            f"{model} has {len(found)} records ({places}): "
+            f"{model} has {len(matching)} records ({places}): "
             "choose one with --data, or give its folder"
         )
-    return found[0]
+    return matching[0]

@@ -102,8 +102,8 @@ def comparison_key(record: Record, name: ScoreName) -> Hashable:
 
 def _metric_conditions(info: MetricInfo) -> dict[str, str]:
     metric = info.load()
-    found = info.settings if metric is None else metric.conditions()
-    return {key: str(value) for key, value in found.items()}
+    settings = info.settings if metric is None else metric.conditions()
+    return {key: str(value) for key, value in settings.items()}
 
 
 def require_comparable(records: Sequence[Record], *, what: str) -> None:
@@ -120,12 +120,12 @@ def require_comparable(records: Sequence[Record], *, what: str) -> None:
 
 def group_records(records: Sequence[Record]) -> list[RecordGroup]:
     """Sorts records into groups that may be compared, in order of the data's name."""
-    found: dict[tuple[str, ...], list[Record]] = {}
+    alike: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
-        found.setdefault(tuple(conditions(record).values()), []).append(record)
+        alike.setdefault(tuple(conditions(record).values()), []).append(record)
     groups = []
-    for members in sorted(found.values(), key=lambda group: data_label(group[0])):
-        rivals = [g[0] for g in found.values() if g[0].data.name == members[0].data.name]
+    for members in sorted(alike.values(), key=lambda group: data_label(group[0])):
+        rivals = [g[0] for g in alike.values() if g[0].data.name == members[0].data.name]
         groups.append(RecordGroup(_label(members[0], rivals), tuple(members)))
     return groups
 

@@ -155,8 +155,7 @@ class Record:
 
     def metric_of(self, name: ScoreName) -> MetricInfo | None:
         """What measured a score."""
-        found = (info for info in self.metrics.values() if name.stem in info.scores)
-        return next(found, None)
+        return next((info for info in self.metrics.values() if name.stem in info.scores), None)
 
     def is_upper_bound(self, name: ScoreName) -> bool:
         """Whether a score can only be too high, because its search sampled the grid."""

@@ -1,7 +1,6 @@
-"""Checks a record against its own table of images, and against a second measurement.
+"""Checks a record against its own table of images, which needs nothing but the record.
 
-`contradictions` needs nothing but the record. Measuring some images again is a run, and lives in
-`shiftbench.run.remeasure`.
+Measuring some of the images again is a run: see `shiftbench.run.remeasure`.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ from shiftbench.scores import Scores
 from shiftbench.statistics import Score
 
 TOLERANCE = 1e-9  # of a score computed again from the same rows
-CHANGE_TOLERANCE = 1e-3  # of an outcome that is no prediction, measured again in other batches
-MOST_TIES = 0.2  # share of near ties above which nothing is verified
 
 
 @dataclass(frozen=True)
@@ -154,34 +151,6 @@ def _same(stored: Score, computed: Score) -> bool:
     )
     close = all(math.isclose(a, b, rel_tol=0, abs_tol=TOLERANCE) for a, b in pairs)
     return close and (stored.n, stored.unit) == (computed.n, computed.unit)
-
-
-def differing(record: Record, again: Record) -> list[str]:
-    """Images whose outcomes differ between two measurements of one model.
-
-    Only the near ties of the new measurement are excused: the record's own flags are a claim too.
-    """
-    ours, theirs = record.outcomes(), again.outcomes()
-    samples = again.samples().set_index(KEY)
-    tied = set(samples.index[samples[NEAR_TIE_COLUMN].astype(bool)])
-    if len(tied) > max(MOST_TIES * len(samples), 1):
-        return [
-            f"rounding may decide {len(tied)} of {len(samples)} images that were measured again, "
-            "too many to verify anything"
-        ]
-    problems: dict[str, str] = {}
-    for name, values in theirs.items():
-        if name not in ours:
-            problems.setdefault("", f"{name}: the record has none")
-            continue
-        both = values.index.intersection(ours[name].index)
-        before, after = ours[name].loc[both], values.loc[both]
-        apart = ~np.isclose(before, after, rtol=CHANGE_TOLERANCE, atol=CHANGE_TOLERANCE)
-        for key in both[apart]:
-            if key not in tied:
-                words = f"{name} was {before.loc[key]:g}, is {after.loc[key]:g}"
-                problems.setdefault(key, f"{key}: {words}")
-    return list(problems.values())
 
 
 def save_verification(record: Record, images: int) -> None:

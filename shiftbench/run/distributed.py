@@ -47,6 +47,7 @@ class Group(Processes):
     local_rank: int = 0  # on this machine: which GPU is ours
     store: Store | None = None  # shared by all of them; None: a single process
     _rounds: list[int] = field(default_factory=lambda: [0])  # exchanges so far
+    _signs: dict[int, tuple[bytes, float]] = field(default_factory=dict)  # of life: last, and when
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """The items that are this process's own: none is padded, none is given twice."""
@@ -56,7 +57,7 @@ class Group(Processes):
         """What each process has, in the order of ranks.
 
         Raises:
-            ShiftbenchError: A process has died.
+            LostProcessError: A process has died.
         """
         if self.store is None:
             return [value]
@@ -64,9 +65,23 @@ class Group(Processes):
         names = [f"{self._rounds[0]}/{rank}" for rank in range(self.count)]
         with _reached():
             self.store.set(names[self.rank], base64.b64encode(pickle.dumps(value)).decode())
-            for rank, name in enumerate(names):
-                self._wait_for(name, rank)
+            while not self.store.check(names):
+                self.check_alive()
+                time.sleep(POLL)
             return [pickle.loads(base64.b64decode(self.store.get(name))) for name in names]
+
+    def check_alive(self) -> None:
+        """Notes the others' signs of life, and raises when one has shown none for a while."""
+        assert self.store is not None
+        for rank in range(self.count):
+            with _reached():
+                latest = self.store.get(f"alive/{rank}")
+            now = time.monotonic()  # clocks of two machines may differ: this one decides
+            sign, seen = self._signs.get(rank, (b"", now))
+            if latest != sign:
+                self._signs[rank] = latest, now
+            elif now - seen > SILENCE and rank != self.rank:
+                raise _lost(f"process {rank}")
 
     def publish(self, name: str, text: str) -> None:
         """Shows a text to the others under a name, which only the latest text has."""
@@ -81,17 +96,6 @@ class Group(Processes):
         others = [f"{name}/{rank}" for rank in range(self.count) if rank != self.rank]
         with _reached():
             return [store.get(other).decode() for other in others if store.check([other])]
-
-    def _wait_for(self, name: str, rank: int) -> None:
-        assert self.store is not None
-        sign, seen = b"", time.monotonic()  # clocks of two machines may differ: this one decides
-        while not self.store.check([name]):
-            latest = self.store.get(f"alive/{rank}")
-            if latest != sign:
-                sign, seen = latest, time.monotonic()
-            elif time.monotonic() - seen > SILENCE:
-                raise _lost(f"process {rank}")
-            time.sleep(POLL)
 
     def wait(self) -> None:
         """Returns when every process has come here."""
@@ -113,8 +117,12 @@ class Group(Processes):
 SINGLE_PROCESS = Group()
 
 
-def _lost(who: str) -> ShiftbenchError:
-    return ShiftbenchError(
+class LostProcessError(ShiftbenchError):
+    """A process of the group has died: each of the others says so, for no other may be left."""
+
+
+def _lost(who: str) -> LostProcessError:
+    return LostProcessError(
         f"{who} of the run has died or cannot be reached: finished parts are kept; run the same "
         "command to continue"
     )

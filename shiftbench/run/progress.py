@@ -67,11 +67,13 @@ class GroupProgress:
         self._mine[progress.metric] = {**counts, "left": left}
         if time.monotonic() - self._exchanged > INTERVAL or not left:
             self._exchanged = time.monotonic()
+            self.group.check_alive()
             self.group.publish("progress", json.dumps(self._mine))
 
     def _with_others(self, progress: Progress) -> Progress:
         if time.monotonic() - self._exchanged > INTERVAL:
             self._exchanged = time.monotonic()
+            self.group.check_alive()
             self._others = [json.loads(text) for text in self.group.published("progress")]
         for counts in (
             other[progress.metric] for other in self._others if progress.metric in other

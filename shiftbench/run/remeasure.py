@@ -8,22 +8,26 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from shiftbench.data import ImageSet, RenderedSet, load_dataset, relabeled
 from shiftbench.data.subset import in_turn
 from shiftbench.errors import DataError, UsageError
-from shiftbench.metrics.base import KEY
+from shiftbench.metrics.base import KEY, NEAR_TIE_COLUMN
 from shiftbench.models import load_model
 from shiftbench.models.classifier import Classifier
 from shiftbench.preprocessing import geometry_for
 from shiftbench.records.record import ModelInfo, Record, read_record
-from shiftbench.records.verify import contradictions, differing, save_verification
+from shiftbench.records.verify import contradictions, save_verification
 from shiftbench.run.engine import Engine, choose_device, float32_arithmetic
 from shiftbench.run.job import Job, describe_data
 from shiftbench.run.runner import Execution, measure
 from shiftbench.run.store import Store
 from shiftbench.scores import ACCURACY
+
+CHANGE_TOLERANCE = 1e-3  # of an outcome that is no prediction, measured again in other batches
+MOST_TIES = 0.2  # share of near ties above which nothing is verified
 
 
 @dataclass(frozen=True)
@@ -240,3 +244,31 @@ def _choose(job: Job, images: int, seed: int) -> set[str]:
             others = sorted(set(keys) - chosen)
             chosen.update(generator.sample(others, min(lacking, len(others))))
     return chosen
+
+
+def differing(record: Record, again: Record) -> list[str]:
+    """Images whose outcomes differ between two measurements of one model.
+
+    Only the near ties of the new measurement are excused: the record's own flags are a claim too.
+    """
+    ours, theirs = record.outcomes(), again.outcomes()
+    samples = again.samples().set_index(KEY)
+    tied = set(samples.index[samples[NEAR_TIE_COLUMN].astype(bool)])
+    if len(tied) > max(MOST_TIES * len(samples), 1):
+        return [
+            f"rounding may decide {len(tied)} of {len(samples)} images that were measured again, "
+            "too many to verify anything"
+        ]
+    problems: dict[str, str] = {}
+    for name, values in theirs.items():
+        if name not in ours:
+            problems.setdefault("", f"{name}: the record has none")
+            continue
+        both = values.index.intersection(ours[name].index)
+        before, after = ours[name].loc[both], values.loc[both]
+        apart = ~np.isclose(before, after, rtol=CHANGE_TOLERANCE, atol=CHANGE_TOLERANCE)
+        for key in both[apart]:
+            if key not in tied:
+                words = f"{name} was {before.loc[key]:g}, is {after.loc[key]:g}"
+                problems.setdefault(key, f"{key}: {words}")
+    return list(problems.values())

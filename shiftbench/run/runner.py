@@ -14,12 +14,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from shiftbench.data import CanvasBatch, ImageSet, RenderedSet, load_dataset
 from shiftbench.errors import RecordError, UsageError
-from shiftbench.grid import Offset
-from shiftbench.metrics.base import KEY, ImageBatch, Metric, score_rows
+from shiftbench.metrics.base import ImageBatch, Metric, score_rows
 from shiftbench.models import load_model
 from shiftbench.models.classifier import Classifier
 from shiftbench.records.record import Record, record_folder
@@ -33,17 +31,11 @@ from shiftbench.run.engine import (
     is_out_of_memory,
 )
 from shiftbench.run.environment import describe_environment
+from shiftbench.run.folder import FolderStore, exclusive, make_folder
 from shiftbench.run.job import Job, Settings, make_job
 from shiftbench.run.progress import Estimate, GroupProgress, Progress, ProgressCallback
 from shiftbench.run.shards import Shard
-from shiftbench.run.store import (
-    SECONDS,
-    FolderStore,
-    Store,
-    exclusive,
-    make_folder,
-    requested,
-)
+from shiftbench.run.store import Store, requested
 from shiftbench.shifts.base import Views
 from shiftbench.statistics import Score
 
@@ -242,10 +234,38 @@ def measure(
     asked = _share(job, job.keys, shard)
     keys = {key for lacking in missing.values() for key in lacking}
     mine = set(group.share(sorted(keys, key=job.number.__getitem__)))
-    _Runner(job, store, engine, callback).run(
-        {name: [key for key in lacking if key in mine] for name, lacking in missing.items()},
-        done={name: len(asked[name]) - len(lacking) for name, lacking in missing.items()},
-    )
+    work = []
+    for metric in job.metrics:
+        if metric.name in missing:
+            todo = [key for key in missing[metric.name] if key in mine]
+            done = len(asked[metric.name]) - len(missing[metric.name])
+            work.append(
+                _MetricWork(
+                    metric,
+                    set(todo),
+                    before=store.partial(metric, todo),
+                    rows=[store.rows(metric, job.keys[metric.name])],
+                    progress=Progress(metric.name, done, done + len(todo)),
+                )
+            )
+    _Runner(job, store, engine, callback, work).run()
+
+
+@dataclass
+class _MetricWork:
+    """What is left to do for one metric, and what was done."""
+
+    metric: Metric
+    todo: set[str]  # images that it lacks
+    before: pd.DataFrame  # what there is of them: a smaller grid, fewer draws
+    rows: list[pd.DataFrame]  # of images that are done
+    progress: Progress
+
+    def score(self) -> Score | None:
+        """The metric's first score, at its largest radius, of the images measured so far."""
+        rows = pd.concat([frame for frame in self.rows if len(frame)] or self.rows[:1])
+        scores = score_rows([self.metric], rows[~rows.index.duplicated(keep="last")])
+        return scores.at(scores.stems()[0]) if len(scores) else None
 
 
 @dataclass
@@ -256,32 +276,21 @@ class _Runner:
     store: Store
     engine: Engine
     callback: ProgressCallback | None
-    _todo: dict[str, set[str]] = field(default_factory=dict)  # metric -> images it lacks
-    _before: dict[str, pd.DataFrame] = field(default_factory=dict)  # metric -> unfinished rows
-    _rows: dict[str, list[pd.DataFrame]] = field(default_factory=dict)  # metric -> finished ones
-    _progress: dict[str, Progress] = field(default_factory=dict)
-    _current: str = ""  # the metric that the engine's passes belong to
-    _share: float = 0.0  # of an image, that one pass of the current metric is worth at least
+    work: Sequence[_MetricWork]
+    _current: _MetricWork = field(init=False)  # what the engine's passes belong to
+    _share: float = 0.0  # of an image, that one of these passes is worth at least
 
-    def run(self, missing: Mapping[str, Sequence[str]], *, done: Mapping[str, int]) -> None:
+    def run(self) -> None:
         """Measures the missing images of each metric."""
-        metrics = [metric for metric in self.job.metrics if metric.name in missing]
-        for metric in metrics:
-            name = metric.name
-            self._todo[name] = set(missing[name])
-            self._before[name] = self.store.partial(metric, missing[name])
-            self._rows[name] = [self.store.rows(metric, self.job.keys[name])]
-            self._progress[name] = Progress(
-                name, done[name], done[name] + len(missing[name]), score=self._score(metric)
-            )
-            self._emit(name)
+        for work in self.work:
+            self._emit(work, score=work.score() if self.callback else None)
         # Images that as many metrics lack stay together: a search needs many to fill a batch.
-        work = Counter(key for keys in missing.values() for key in keys)
-        keys = sorted(work, key=lambda key: (-work[key], self.job.number[key]))
+        lacking = Counter(key for work in self.work for key in work.todo)
+        keys = sorted(lacking, key=lambda key: (-lacking[key], self.job.number[key]))
         if not keys:
             return
         seconds = self.engine.seconds_per_image()
-        bounds = [metric.passes(self._before[metric.name]) for metric in metrics]
+        bounds = [work.metric.passes(work.before) for work in self.work]
         passes = len(keys) + sum(bounds)
         if self.callback is not None:
             self.callback(Estimate(passes, passes * seconds))
@@ -328,20 +337,18 @@ class _Runner:
     def _measure_metrics(self, canvases: CanvasBatch, waited: float, size: PartSize) -> None:
         size.batch_size = self.engine.batch_size
         began = time.monotonic() - waited
-        self._current, self._share = self.job.metrics[0].name, 0.0
+        self._current, self._share = self.work[0], 0.0
         batch = self._predict(canvases)
-        for metric in self.job.metrics:
-            todo = self._todo.get(metric.name, set())
-            rows = [i for i, key in enumerate(batch.keys) if key in todo]
-            if rows:
-                part = batch.take(rows)
-                before = self._before[metric.name].loc[list(part.keys)]
-                self._current = metric.name
-                self._share = len(rows) / max(1, metric.passes(before))
-                measured = metric.measure(part, before).set_index(pd.Index(part.keys, name=KEY))
-                seconds = time.monotonic() - began
-                self._keep(metric, measured.assign(**{SECONDS: seconds / len(rows)}), seconds)
-                size.note(metric.name, len(rows), seconds)
+        for work in self.work:
+            images = [i for i, key in enumerate(batch.keys) if key in work.todo]
+            if images:
+                part = batch.take(images)
+                before = work.before.loc[list(part.keys)]
+                self._current = work
+                self._share = len(images) / max(1, work.metric.passes(before))
+                rows = work.metric.rows(part, before)
+                self._keep(work, rows, seconds := time.monotonic() - began)
+                size.note(work.metric.name, len(images), seconds)
             began = time.monotonic()
 
     def _predict(self, canvases: CanvasBatch) -> ImageBatch:
@@ -355,7 +362,7 @@ class _Runner:
                 inner = geometry.inner or geometry.view
                 wider = (geometry.view - inner) // 2
                 views = dataset.views(canvases.indices, inner, wider=wider)
-                return _Prepared(views, self.engine)
+                return lambda offset, rows=None: self.engine.prepare(views(offset, rows))
 
         return ImageBatch.predict(
             self.engine,
@@ -367,53 +374,31 @@ class _Runner:
             scene=scene,
         )
 
-    def _keep(self, metric: Metric, rows: pd.DataFrame, seconds: float) -> None:
-        self.store.append(metric, rows)
-        self._rows[metric.name].append(rows)
-        self._todo[metric.name] -= set(rows.index)
-        progress = self._progress[metric.name]
-        self._progress[metric.name] = replace(
-            progress,
-            done=progress.done + len(rows),
-            measured=progress.measured + len(rows),
+    def _keep(self, work: _MetricWork, rows: pd.DataFrame, seconds: float) -> None:
+        self.store.append(work.metric, rows, seconds)
+        work.rows.append(rows)
+        work.todo -= set(rows.index)
+        self._emit(
+            work,
+            done=work.progress.done + len(rows),
+            measured=work.progress.measured + len(rows),
             under_way=0.0,
-            seconds=progress.seconds + seconds,
-            score=self._score(metric),
+            seconds=work.progress.seconds + seconds,
+            score=work.score() if self.callback else None,
         )
-        self._emit(metric.name)
-
-    def _score(self, metric: Metric) -> Score | None:
-        """The metric's first score, at its largest radius, of the images measured so far."""
-        if self.callback is None:
-            return None
-        frames = self._rows[metric.name]
-        rows = pd.concat([frame for frame in frames if len(frame)] or frames[:1])
-        scores = score_rows([metric], rows[~rows.index.duplicated(keep="last")])
-        return scores.at(scores.stems()[0]) if len(scores) else None
 
     def _passed(self, images: int) -> None:
-        progress = self._progress[self._current]
-        self._progress[self._current] = replace(
-            progress,
+        progress = self._current.progress
+        self._emit(
+            self._current,
             passes=progress.passes + images,
             under_way=progress.under_way + images * self._share,
         )
-        self._emit(self._current)
 
-    def _emit(self, metric: str) -> None:
+    def _emit(self, work: _MetricWork, **changes: Any) -> None:
+        work.progress = replace(work.progress, **changes)
         if self.callback is not None:
-            self.callback(self._progress[metric])
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """Views that come as bytes, normalized on the device."""
-
-    views: Views
-    engine: Engine
-
-    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
-        return self.engine.prepare(self.views(offset, rows))
+            self.callback(work.progress)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from shiftbench.records.comparable import (
     require_comparable,
     why_not,
 )
-from shiftbench.records.record import Record
+from shiftbench.records.record import Record, read_records
 from shiftbench.scores import ACCURACY, ScoreName
+from shiftbench.statistics import compare_paired
 
 CROP = ScoreName("adversarial", "crop", 6)
 HALF = ScoreName("consistency", "half")
@@ -152,3 +154,18 @@ def test_the_key_of_many_says_what_the_rule_says_of_two() -> None:
             assert same == (not why_not(a, b, name)), why_not(a, b, name)
             compared += same
     assert compared > 10  # the example has both
+
+
+def test_p_values_and_intervals_agree_for_every_committed_pair() -> None:
+    records = read_records([Path(__file__).parents[2] / "results" / "records"])
+    outcomes = {id(record): record.outcomes() for record in records}
+    compared = 0
+    for a, b in combinations(records, 2):
+        for name in outcomes[id(a)].keys() & outcomes[id(b)].keys():
+            if not why_not(a, b, name):
+                first = outcomes[id(a)][name]
+                second = outcomes[id(b)][name].loc[first.index]
+                paired = compare_paired(first, second, unit=a.scores[name].unit)
+                assert paired.is_significant == (paired.low > 0 or paired.high < 0), (a, b, name)
+                compared += 1
+    assert compared > 100

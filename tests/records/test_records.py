@@ -75,21 +75,6 @@ def test_names_become_folders_of_any_system() -> None:
     assert file_safe("../..") not in ("", ".", "..")
 
 
-def test_flat_names_cover_every_score() -> None:
-    names = make_record().scores.texts()
-    assert list(names) == [
-        "accuracy",
-        "consistency_integer",
-        "agreement_5",
-        "jitter_logit",
-        "adversarial_crop",
-        "adversarial_crop@0",
-        "adversarial_crop@1",
-        "adversarial_crop@2",
-    ]
-    assert names["adversarial_crop"].value == 0
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -89,14 +89,6 @@ def test_an_honest_record_is_accepted(
     assert remeasure(record, classifier, scenes, images=6, execution=CPU) == ([], 6)
 
 
-def test_every_committed_record_follows_from_its_samples() -> None:
-    records = read_records([ROOT / "results" / "records"])
-    assert len(records) >= 6
-    assert {str(record.folder): contradictions(record) for record in records} == {
-        str(record.folder): [] for record in records
-    }
-
-
 def raise_score(content: dict[str, Any]) -> None:
     content["scores"]["adversarial"]["crop"]["1"]["value"] = 0.99
 
@@ -431,15 +423,11 @@ def data_of(record: Record) -> str | None:
 
 
 @pytest.mark.parametrize("record", COMMITTED, ids=lambda record: record.folder.name)
-def test_the_metrics_of_a_committed_record_come_back(record: Record) -> None:
-    """Grown records have grids of several radii and numbers of images."""
-    samples = record.samples()
-    for name, info in record.metrics.items():
-        metric = info.load()
-        assert metric is not None
-        assert metric.name == name
-        assert metric.as_measured(samples) == metric
-        assert metric.margin() <= record.data.geometry["margin"]
+def test_a_committed_record_follows_from_its_samples(record: Record) -> None:
+    """Grown records have grids of several radii and numbers of images: its metrics come back."""
+    assert contradictions(record) == []
+    metrics = [info.load() for info in record.metrics.values()]
+    assert all(m is not None and m.margin() <= record.data.geometry["margin"] for m in metrics)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from torch.distributed import HashStore
 
 from shiftbench.errors import ShiftbenchError
 from shiftbench.run import distributed, progress
-from shiftbench.run.distributed import Group
+from shiftbench.run.distributed import Group, LostProcessError
 from shiftbench.run.progress import Estimate, GroupProgress, Progress
 
 BEFORE = 10  # images that an earlier run has measured
@@ -33,6 +34,13 @@ def groups(count: int = 3) -> list[Group]:
 
 
 # --- exchange
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_processes_share_images_without_gaps_or_duplicates(size: int) -> None:
+    images = list(range(23))
+    shares = [Group(rank, size).share(images) for rank in range(size)]
+    assert sorted(image for share in shares for image in share) == images
 
 
 def test_every_process_gets_what_all_have_in_order() -> None:
@@ -57,13 +65,24 @@ def test_an_error_of_one_is_raised_by_all() -> None:
         assert list(pool.map(work, groups())) == ["mine"] * 3
 
 
-def test_a_silent_process_is_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("measuring", [False, True])
+def test_a_silent_process_is_taken_for_dead(
+    rank: int, measuring: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one that waits for it, and by one that has hours of its own work left."""
     monkeypatch.setattr(distributed, "SILENCE", 0.3)
-    first, *_ = groups(2)
-    began = time.monotonic()
-    with pytest.raises(ShiftbenchError, match=r"process 1 of the run has died.*same command"):
-        first.gather("here")
-    assert time.monotonic() - began < 30
+    monkeypatch.setattr(progress, "INTERVAL", 0.05)
+    group = groups(2)[rank]
+    report, began = GroupProgress(group, None), time.monotonic()
+
+    def work() -> None:
+        while time.monotonic() - began < 30:
+            report(Progress("crop", 1, 9))
+            time.sleep(0.02)
+
+    with pytest.raises(ShiftbenchError, match=rf"process {1 - rank} of the run has died.*same com"):
+        work() if measuring else group.gather("here")
 
 
 def test_a_slow_process_that_shows_life_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,15 +167,45 @@ class Gone(HashStore):
     def set(self, *_: object) -> None:
         raise torch.distributed.DistNetworkError("Connection reset by peer")
 
-    check = set
+    check = get = set
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_store_that_is_gone_is_one_sentence_for_progress_too(rank: int) -> None:
     group = Group(rank, 2, store=Gone())
     for exchange in (group.gather, GroupProgress(group, None)):
-        with pytest.raises(ShiftbenchError, match=r"the first process of the run has died"):
+        with pytest.raises(LostProcessError, match=r"the first process of the run has died"):
             exchange(Progress("crop", 1, 2))  # type: ignore[operator]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_survivor_of_two_nodes_ends_with_one_sentence(victim: int, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = ["-m", "xcit_pico_6_p8.scenes", "-a", "crop", "--max-shift", "6", "-b", "4", "-q"]
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "shiftbench_cli", "run", *words, "-o", str(tmp_path)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]
+    for _ in range(3000):
+        if list(tmp_path.rglob("*.parquet")):
+            break
+        time.sleep(0.1)
+    nodes[victim].kill()
+    nodes[victim].communicate()
+    _, said = nodes[1 - victim].communicate(timeout=300)
+    assert nodes[1 - victim].returncode == 1
+    [sentence] = said.strip().splitlines()
+    assert "has died or cannot be reached: finished parts are kept" in sentence
 
 
 # --- progress

@@ -15,12 +15,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from shiftbench.data import Scenes, load_dataset, subset
-from shiftbench.errors import DataError, ModelError, RecordError, ShiftbenchError, UsageError
+from shiftbench.errors import DataError, ModelError, RecordError, UsageError
 from shiftbench.grid import ORIGIN, Grid
 from shiftbench.models import Classifier, as_classifier
 from shiftbench.records.record import read_record
-from shiftbench.run import progress
-from shiftbench.run.distributed import Group
 from shiftbench.run.engine import choose_device
 from shiftbench.run.job import Settings, attack_names, make_job
 from shiftbench.run.runner import Execution, run
@@ -117,52 +115,6 @@ def test_rows_agree_with_the_slow_obvious_way(
     np.testing.assert_array_equal(found, first.numpy())
 
 
-class StopError(Exception):
-    """Ends a run from outside, as a signal would."""
-
-
-def stop_after(
-    calls: int, seen: list[progress.Estimate | progress.Progress]
-) -> progress.ProgressCallback:
-    """Watches a run and ends it at its `calls`-th word."""
-
-    def watch(tally: progress.Estimate | progress.Progress) -> None:
-        seen.append(tally)
-        if len(seen) == calls:
-            raise StopError
-
-    return watch
-
-
-@pytest.mark.parametrize("calls", [8, 30])
-def test_an_interrupted_run_goes_on_where_it_was(
-    calls: int,
-    classifier: Classifier,
-    dataset: Scenes,
-    undisturbed: pd.DataFrame,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("shiftbench.run.runner.FIRST_IMAGES", 8)
-    monkeypatch.setattr("shiftbench.run.runner.GROWTH", 1)
-    seen: list[progress.Estimate | progress.Progress] = []
-
-    store = tmp_path
-    with pytest.raises(StopError):
-        run(classifier, dataset, SETTINGS, store, execution=CPU, callback=stop_after(calls, seen))
-    saved = {tally.metric: tally.done for tally in seen if isinstance(tally, progress.Progress)}
-    resumed: list[progress.Estimate | progress.Progress] = []
-    other = replace(CPU, batch_size=5)
-    outcome = run(classifier, dataset, SETTINGS, store, execution=other, callback=resumed.append)
-    told = [tally for tally in resumed if isinstance(tally, progress.Progress)]
-    at_start = {tally.metric: tally.done for tally in reversed(told)}
-    assert at_start == saved  # nothing is measured twice
-    assert_same(outcome.record.samples(), undisturbed)
-    folder = outcome.record.folder
-    assert folder is not None
-    assert {path.name for path in folder.iterdir()} == {".lock", "record.json", "samples.parquet"}
-
-
 @pytest.mark.parametrize("full", [False, True])
 def test_a_partial_search_is_part_of_the_whole_one(
     full: bool,
@@ -170,15 +122,9 @@ def test_a_partial_search_is_part_of_the_whole_one(
     dataset: Scenes,
     undisturbed: pd.DataFrame,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shiftbench.run.runner.FIRST_IMAGES", 8)
-    monkeypatch.setattr("shiftbench.run.runner.GROWTH", 1)
     settings = replace(SETTINGS, search_limit=11, mode="full_grid" if full else "exhaustive")
-    store = tmp_path
-    with pytest.raises(StopError):
-        run(classifier, dataset, settings, store, execution=CPU, callback=stop_after(20, []))
-    record = run(classifier, dataset, settings, store, execution=CPU).record
+    record = run(classifier, dataset, settings, tmp_path, execution=CPU).record
     rows = record.samples()
     searched = rows["crop_reach"].notna()
     assert searched.sum() == 11
@@ -257,16 +203,6 @@ def test_sampled_offsets_are_marked_as_an_upper_bound(
     assert record.is_upper_bound(CROP)
     assert not record.is_upper_bound(ACCURACY)
     assert record.scores.find("adversarial_crop").value >= exact
-
-
-def test_repeats_are_draws(classifier: Classifier, dataset: Scenes, tmp_path: Path) -> None:
-    settings = Settings(attacks=(), consistency=("integer",), repeats=3)
-    record = run(classifier, dataset, settings, tmp_path, execution=CPU).record
-    rows, score = record.samples(), record.scores.find("consistency_integer")
-    assert score.n == len(dataset)
-    assert score.value == pytest.approx(rows["agreed_integer"].sum() / (3 * score.n))
-    assert (rows["consistent_integer"] == (rows["agreed_integer"] == 3)).all()
-    assert record.metrics["consistency_integer"].settings["span"] == (SIDE - 1) // 2
 
 
 def test_scores_are_those_of_the_rows_and_passes_are_counted(
@@ -396,15 +332,3 @@ def test_a_margin_that_is_not_there_is_an_error_with_ways_out(
     padded = replace(settings, pad="reflect", max_shift=3)
     record = run(classifier, images, padded, tmp_path, execution=CPU).record
     assert record.data.geometry["pad"] == "reflect"
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_processes_share_images_without_gaps_or_duplicates(size: int) -> None:
-    images = list(range(23))
-    shares = [Group(rank, size).share(images) for rank in range(size)]
-    assert sorted(image for share in shares for image in share) == images
-
-
-def test_a_group_of_one_fails_with_the_error_itself() -> None:
-    with pytest.raises(ShiftbenchError, match="mine"), Group().raise_on_all_ranks():
-        raise ShiftbenchError("mine")

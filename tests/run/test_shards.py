@@ -20,7 +20,7 @@ from shard_runs import FULL, SETTINGS, images, measure, network
 from shiftbench.data import load_dataset
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.records.record import Record, read_record
-from shiftbench.run import store
+from shiftbench.run import folder
 from shiftbench.run.progress import Progress
 from shiftbench.run.runner import Execution, run
 from shiftbench.run.shards import Shard, shard_of_environment
@@ -89,9 +89,9 @@ def test_a_process_has_few_files_however_long_it_runs(
 ) -> None:
     monkeypatch.setattr("shiftbench.run.runner.FIRST_IMAGES", 1)
     monkeypatch.setattr("shiftbench.run.runner.GROWTH", 1)
-    monkeypatch.setattr(store, "FIRST_SAVE", -1.0)
-    monkeypatch.setattr(store, "LAST_SAVE", -1.0)
-    monkeypatch.setattr(store, "MERGED_FILES", 4)
+    monkeypatch.setattr(folder, "FIRST_SAVE", -1.0)
+    monkeypatch.setattr(folder, "LAST_SAVE", -1.0)
+    monkeypatch.setattr(folder, "MERGED_FILES", 4)
     parts, most = tmp_path / NAME / "parts", 0
 
     def watch(event: object) -> None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from torch import nn
 
 from shiftbench.data.scenes import Scenes
 from shiftbench.errors import RecordError
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.models import as_classifier
+from shiftbench.run.folder import FolderStore, exclusive, make_folder
 from shiftbench.run.job import Job, Settings, make_job
-from shiftbench.run.store import FolderStore, exclusive, identity_of, make_folder, widest
+from shiftbench.run.store import widest
 
 RECIPE = {"input_size": 16, "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
 SETTINGS = Settings(attacks=("crop",), max_shift=1, consistency=())
@@ -141,12 +141,6 @@ def test_an_output_that_cannot_be_written_fails_before_the_work(
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="cannot write to the output folder"):
         make_folder(tmp_path / "file" / "below", images=1)
-    monkeypatch.setattr("shiftbench.run.store.SPARE_BYTES", 2**60)
+    monkeypatch.setattr("shiftbench.run.folder.SPARE_BYTES", 2**60)
     with pytest.raises(RecordError, match="MB free"):
         make_folder(tmp_path / "full", images=1)
-
-
-def test_identities_are_plain_values(job: Job) -> None:
-    identity = identity_of(job.model, job.data, job.settings)
-    assert identity["model"]["digest"] == job.model.digest
-    assert torch.is_tensor(identity) is False
