@@ -128,7 +128,7 @@ def make_samples(
     return pd.DataFrame({**columns, "near_tie": [False] * n})
 
 
-def make_record(
+def record_with_samples(
     model: str = "a",
     *,
     broken: Mapping[str, Radii] | None = None,
@@ -208,9 +208,14 @@ def make_record(
     return replace(record, created=created)
 
 
+def make_record(model: str = "a", **how: Any) -> Record:
+    """Such a record, whose images are not at hand."""
+    return replace(record_with_samples(model, **how), table=None)
+
+
 def write_record(root: Path, model: str = "a", **how: Any) -> Record:
-    """Makes a record as `make_record` does, writes it with its samples, and reads it back."""
-    record = make_record(model, **how)
+    """Such a record, written with its samples and read back."""
+    record = record_with_samples(model, **how)
     folder = record_folder(root, record.model.name, record.data.name)
     write(folder, record)
     return read_record(folder)

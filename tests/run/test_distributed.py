@@ -262,6 +262,7 @@ def test_counts_are_exchanged_now_and_then_and_when_all_is_done(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL", 3600.0)
+    monkeypatch.setattr(distributed, "SILENCE", 1e9)
     now = [10_000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     ranks.report(1, 1)
