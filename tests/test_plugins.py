@@ -42,8 +42,8 @@ def test_files_of_one_name_in_two_folders_are_two_plugins(tmp_path: Path) -> Non
     classes: list[Any] = [
         getattr(m, name) for m in modules for name in ("A", "B") if hasattr(m, name)
     ]
-    found = {c.__name__ for c in classes if Path(sys.modules[c.__module__].__file__ or "") in files}
-    assert found == {"A", "B"}
+    homes = {c.__name__: Path(sys.modules[c.__module__].__file__ or "") for c in classes}
+    assert homes == {"A": files[0], "B": files[1]}
     for plugged in classes:
         assert type(pickle.loads(pickle.dumps(plugged()))) is plugged
 

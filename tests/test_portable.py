@@ -40,9 +40,9 @@ for name in ("fcntl", "resource"):
 count = 0
 for package in ("aft_models", "shiftbench", "shiftbench_cli"):
     home = importlib.import_module(package)
-    for found in pkgutil.walk_packages(home.__path__, f"{package}."):
-        if not found.name.endswith("__main__"):
-            importlib.import_module(found.name)
+    for module in pkgutil.walk_packages(home.__path__, f"{package}."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
             count += 1
 print(count)
 """

@@ -9,6 +9,7 @@ from pkgutil import iter_modules
 
 from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource, ImageSet, RenderedSet
 from shiftbench.data.canvases import CanvasBatch, Canvases, canvas_batches
+from shiftbench.data.images import EncodedSet
 from shiftbench.data.labels import relabeled
 from shiftbench.data.scenes import Scenes
 from shiftbench.data.sources import load_dataset
@@ -23,6 +24,7 @@ __all__ = [
     "Canvases",
     "DataRequest",
     "DataSource",
+    "EncodedSet",
     "ImageSet",
     "RenderedSet",
     "Scenes",

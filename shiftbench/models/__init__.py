@@ -14,14 +14,12 @@ from shiftbench.models.source import SOURCES, ModelEntry, default_models, list_m
 if TYPE_CHECKING:
     from shiftbench.models.classifier import Classifier, as_classifier
     from shiftbench.models.loading import build_model, load_model
-    from shiftbench.preprocessing import Preprocessing
 
 __all__ = [
     "SOURCES",
     "Classifier",
     "ModelEntry",
     "ModelSpec",
-    "Preprocessing",
     "as_classifier",
     "build_model",
     "default_models",
@@ -34,7 +32,6 @@ __all__ = [
 _HOME = {  # what waits for torch
     "Classifier": "shiftbench.models.classifier",
     "as_classifier": "shiftbench.models.classifier",
-    "Preprocessing": "shiftbench.preprocessing",
     "build_model": "shiftbench.models.loading",
     "load_model": "shiftbench.models.loading",
 }

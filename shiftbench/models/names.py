@@ -133,8 +133,9 @@ def _split_label(text: str) -> tuple[str | None, str]:
         return None, text
     label, model = match.groups()
     # A path may hold `=`: behind a colon, what follows must be a model that says its source.
-    told = ":" in label and (model.partition(":")[0] in SOURCES or _FUNCTION.match(model))
-    return (label, model) if told or not re.search("[:/]", label) else (None, text)
+    has_source = model.partition(":")[0] in SOURCES or _FUNCTION.match(model)
+    named = has_source if ":" in label else "/" not in label
+    return (label, model) if named else (None, text)
 
 
 def _split_source(name: str, text: str) -> tuple[str, str]:

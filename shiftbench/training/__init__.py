@@ -23,9 +23,10 @@ from aft_models.weights import state_dict_digest
 from shiftbench.data import relabeled
 from shiftbench.errors import UsageError
 from shiftbench.logs import open_logs
-from shiftbench.models import Preprocessing, build_model, load_model, parse_model
+from shiftbench.models import build_model, load_model, parse_model
 from shiftbench.models.checkpoint import read_weights, without_prefixes
 from shiftbench.models.names import EXPORTED
+from shiftbench.preprocessing import Preprocessing
 from shiftbench.registry import unknown_name
 from shiftbench.run.distributed import SINGLE_PROCESS, Group
 from shiftbench.run.engine import choose_device

@@ -19,14 +19,13 @@ import shiftbench.models.sources
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
 from shiftbench.models import (
     SOURCES,
-    Preprocessing,
     as_classifier,
     default_models,
     list_models,
     load_model,
 )
 from shiftbench.models.sources.timm import timm_preprocessing
-from shiftbench.preprocessing import geometry_for
+from shiftbench.preprocessing import Preprocessing, geometry_for
 
 TINY = "timm:resnet10t,pretrained=false,num_classes=4"
 RECIPE = Preprocessing(16, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))

@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from shiftbench.errors import ModelError
-from shiftbench.models import Preprocessing, load_model
+from shiftbench.models import load_model
 from shiftbench.models.transforms import learn
-from shiftbench.preprocessing import geometry_for, normalize
+from shiftbench.preprocessing import Preprocessing, geometry_for, normalize
 
 transformers = pytest.importorskip("transformers")
 
