@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +9,9 @@ from pathlib import Path
 
 from shiftbench.data.base import ALL, DATA_SOURCES, DataRequest, DataSource, as_text, set_name
 from shiftbench.data.fingerprint import content_digest
-from shiftbench.data.images import ENDINGS, OTHER_ENDINGS, EncodedSet
+from shiftbench.data.images import ENDINGS, OTHER_ENDINGS, EncodedSet, warn_left_out
 from shiftbench.data.labels import class_indices, names_by_index
 from shiftbench.errors import DataError, UsageError
-
-log = logging.getLogger(__name__)
 
 SPLITS = ("val", "test", "train")  # in order of preference, when the user names none
 
@@ -101,11 +98,7 @@ def file_set(
         others += [file for file in files if file.lower().endswith(OTHER_ENDINGS)]
         names += images
         labels += [label] * len(images)
-    if others:
-        log.warning(
-            "images of %s are left out: %d, such as %s; only %s are read, convert the others",
-            *(as_text(str(place.root)), len(others), as_text(others[0]), ", ".join(ENDINGS)),
-        )
+    warn_left_out(place.root, others)
     if not names:
         endings = ", ".join(ENDINGS[:4])
         raise DataError(f"there are no images ({endings}, ...) below {place.root}: check the path")

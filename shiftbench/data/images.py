@@ -8,9 +8,10 @@ white, are scaled.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from PIL import Image
 
 from shiftbench.data.base import ImageSet, as_text
 from shiftbench.errors import DataError
+
+log = logging.getLogger(__name__)
 
 # As in torchvision's ImageFolder, so that both count the same files.
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -72,6 +75,15 @@ def all_sized(sources: Iterable[Path | BytesIO], side: int) -> bool:
             continue
         any_read = True
     return any_read
+
+
+def warn_left_out(place: Path, names: Sequence[str]) -> None:
+    """Says which images are not read because of their format, if any."""
+    if names:
+        log.warning(
+            "images of %s are left out: %d, such as %s; only %s are read, convert the others",
+            *(as_text(str(place)), len(names), as_text(names[0]), ", ".join(ENDINGS)),
+        )
 
 
 def unreadable(name: str, error: Exception) -> DataError:

@@ -26,7 +26,7 @@ from shiftbench.data.base import (
 )
 from shiftbench.data.fingerprint import content_digest
 from shiftbench.data.folder import SPLITS
-from shiftbench.data.images import ENDINGS, EncodedSet
+from shiftbench.data.images import ENDINGS, OTHER_ENDINGS, EncodedSet, warn_left_out
 from shiftbench.errors import DataError, UsageError
 
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -92,6 +92,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, Member, int]]:
     """Key, image and label of every sample, in the order of the shard's images."""
     images: dict[str, Member] = {}
     labels: dict[str, int] = {}
+    others: dict[str, str] = {}
     try:
         with tarfile.open(shard, "r:") as tar:
             for entry in tar:
@@ -111,8 +112,11 @@ def _samples(shard: Path) -> Iterator[tuple[str, Member, int]]:
                     if key in images:
                         raise DataError(f"{shard} has two images of the sample {key}: keep one")
                     images[key] = Member(shard, entry.offset_data, entry.size)
+                elif f".{ending.lower()}" in OTHER_ENDINGS:
+                    others[key] = entry.name
     except (tarfile.TarError, OSError) as error:
         raise DataError(f"{shard} is not a tar file without compression: {error}") from error
+    warn_left_out(shard, [name for key, name in others.items() if key not in images])
     for key, member in images.items():
         if key not in labels:
             raise DataError(f"the sample {key} of {shard} has no label: expected a member .cls")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from stored_images import png, shard
 from torchvision.datasets.folder import IMG_EXTENSIONS, pil_loader
 
 from shiftbench.data import load_dataset
@@ -88,6 +89,10 @@ def test_other_kinds_of_images_are_said_to_be_left_out(
     save(tmp_path / "0" / "b.png")
     assert list(load_dataset(f"folder:{tmp_path}").keys) == ["0/b.png"]
     assert "are left out: 1, such as 0/a.gif" in caplog.text
+    members = {"a.gif": b"", "a.cls": b"0", "b.png": png(1), "b.cls": b"0", "b.npy": b""}
+    shard(tmp_path / "x.tar", members)
+    assert list(load_dataset(f"wds:{tmp_path / 'x.tar'}").keys) == ["x/b"]
+    assert "x.tar are left out: 1, such as a.gif" in caplog.text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are text elsewhere")
