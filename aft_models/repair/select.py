@@ -52,10 +52,11 @@ class Select:
     @torch.no_grad()
     def place(self, images: Tensor) -> Tensor:
         """Where the crop of each image begins: ``(B, 2)``, rows and columns, 0 to 2 m."""
-        if min(map_size(images)) <= 2 * max(self.margin, _RADIUS + _PEAK):
+        least = 2 * max(self.margin, _RADIUS + _PEAK) + 1
+        if min(map_size(images)) < least:
             raise AftModelsError(
-                f"select:{self.margin} crops {self.margin} pixels from each side, and an image of "
-                f"{images.shape[2]} x {images.shape[3]} leaves too few: use a smaller number"
+                f"select:{self.margin} needs images of {least} pixels or more on each side, got "
+                f"{images.shape[2]} x {images.shape[3]}: use larger images"
             )
         with without_autocast(images):
             peak = Phase.largest(_scores(images.detach()))

@@ -102,7 +102,9 @@ def test_a_network_of_one_size_takes_the_wider_view_only() -> None:
     assert model.eval()(torch.zeros(1, 3, 40, 40)).shape == (1, 10)
     with pytest.raises(AftModelsError, match="takes images of 40 x 40 pixels, of which the netw"):
         model(torch.zeros(1, 3, 32, 32))
-    with pytest.raises(AftModelsError, match="leaves too few: use a smaller number"):
+    with pytest.raises(
+        AftModelsError, match="needs images of 21 pixels or more on each side, got 8 x 8"
+    ):
         model(torch.zeros(1, 3, 8, 8))
 
 
