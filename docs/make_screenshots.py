@@ -14,6 +14,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from shiftbench.records.choose import load_records
+from shiftbench.report.formats.base import Report
 from shiftbench.report.formats.page import render_page
 from shiftbench.report.table import build_tables
 
@@ -35,7 +36,7 @@ def main() -> None:
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page_file = Path(folder) / "leaderboard.html"
-        page_file.write_text(render_page(build_tables(records)), encoding="utf-8")
+        page_file.write_text(render_page(Report(build_tables(records))), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
         for name, (width, height, scheme) in SCREENS.items():
             page = browser.new_page(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,15 @@ def test_a_tutorial_keeps_small_outputs_and_no_traces_of_a_machine(path: Path) -
 def test_a_tutorial_runs(path: Path) -> None:
     pytest.importorskip("nbclient", reason="needs the extra `docs`")
     run(path.parent / "execute.py", "--check", path)
+
+
+@pytest.mark.slow
+def test_the_pictures_of_the_page_can_be_taken(tmp_path: Path) -> None:
+    pytest.importorskip("playwright", reason="playwright is not installed")
+    if shutil.which("chromium") is None:
+        pytest.skip("no Chromium on this machine")
+    run(ROOT / "docs" / "make_screenshots.py", "-o", tmp_path)
+    assert (tmp_path / "leaderboard.png").stat().st_size > 50_000
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -31,15 +30,6 @@ _NAMES = {
     "crop": "crop",
     "bilinear": "bilinear",
 }
-
-
-@dataclass(frozen=True)
-class Shifted:
-    """One shift of the image."""
-
-    attack: str
-    offset: Offset
-    view: Tensor  # (3, S, S), may overshoot [0, 1]
 
 
 def parse_offset(text: str) -> tuple[str, Offset]:
@@ -84,16 +74,12 @@ def needed_margin(offsets: Mapping[str, Offset]) -> int:
     return math.ceil(max(reach, default=0))
 
 
-def shift_all(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) -> list[Shifted]:
-    """The view of the canvas under each attack's shift."""
-    return [
-        Shifted(
-            attack,
-            offset,
-            SHIFTS.get(ATTACKS.get(attack).shift).views(canvas[None], margin)(offset)[0],
-        )
+def shift_all(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) -> dict[str, Tensor]:
+    """The view of the canvas under each attack's shift: (3, S, S), may overshoot [0, 1]."""
+    return {
+        attack: SHIFTS.get(ATTACKS.get(attack).shift).views(canvas[None], margin)(offset)[0]
         for attack, offset in offsets.items()
-    ]
+    }
 
 
 def _picture(axes: Axes, view: Tensor, title: str) -> None:
@@ -122,7 +108,6 @@ def shifts_figure(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) ->
     room = math.ceil(max(abs(half.dy), abs(half.dx)))  # the bilinear one reads beyond the view
     sinc = SHIFTS.get("cyclic").views(canvas[None], margin)(half)[0]
     lerp = SHIFTS.get("bilinear").views(canvas[None], margin)(half)[0] if room <= margin else None
-    differences = [shifted.view - original for shifted in shown]
     ringing = None if lerp is None else sinc - lerp
     columns = 1 + len(shown)
     figure = Figure(figsize=(2.3 * columns, 7.6), layout="constrained")
@@ -139,13 +124,12 @@ def shifts_figure(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) ->
     else:
         heading = f"sinc minus bilinear, both\nat dy {half.dy:g}, dx {half.dx:g}"
         _difference(panels[1, 0], ringing, heading)
-    for column, (shifted, difference) in enumerate(zip(shown, differences, strict=True), start=1):
-        place = f"dy {shifted.offset.dy:g}, dx {shifted.offset.dx:g}"
-        _picture(panels[0, column], shifted.view, f"{_NAMES[shifted.attack]}\n{place}")
-        low, high = float(shifted.view.min()), float(shifted.view.max())
-        heading = f"values {low:.2f} to {high:.2f}\nminus the original"
-        _difference(panels[1, column], difference, heading)
-        _picture(panels[2, column], shifted.view[:, :zoom, -zoom:], "")
+    for column, (attack, view) in enumerate(shown.items(), start=1):
+        place = f"dy {offsets[attack].dy:g}, dx {offsets[attack].dx:g}"
+        _picture(panels[0, column], view, f"{_NAMES[attack]}\n{place}")
+        heading = f"values {float(view.min()):.2f} to {float(view.max()):.2f}\nminus the original"
+        _difference(panels[1, column], view - original, heading)
+        _picture(panels[2, column], view[:, :zoom, -zoom:], "")
     return figure
 
 

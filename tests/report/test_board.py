@@ -6,6 +6,7 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from sample_records import spread, write_record
 
@@ -13,6 +14,7 @@ from shiftbench.records.choose import load_records
 from shiftbench.records.record import Record
 from shiftbench.report.board import BOARD_FILE, board_tables, read_board, write_board
 from shiftbench_cli.leaderboard import command
+from shiftbench_cli.scoreboard import print_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,10 +64,13 @@ def test_other_photographs_have_a_table_of_their_own_that_says_why(tmp_path: Pat
     assert "Not ranked" not in second.notes()
 
 
-def test_the_command_shows_the_board(tmp_path: Path) -> None:
-    imagenet(tmp_path, "mine", 20)
+def test_the_commands_show_the_board(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = imagenet(tmp_path, "mine", 20)
     result = CliRunner().invoke(command, [str(tmp_path), "--board", "--format", "markdown"])
     assert result.exit_code == 0, result.output
-    assert "mine" in result.stdout
-    assert "(board)" in result.stdout.replace("\\", "")
-    assert "Not ranked with the board: split is test and val, images is 100" in result.stdout
+    print_run([mine], "table", board=True)  # what `run --board` ends with
+    for text in (result.stdout, capsys.readouterr().out):
+        words = " ".join(text.replace("\\", "").split())
+        assert "mine" in words
+        assert "(board)" in words
+        assert "Not ranked with the board: split is test and val, images is 100" in words
