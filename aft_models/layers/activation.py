@@ -108,8 +108,8 @@ def remove_nyquist_(x: Tensor, vector: Tensor | None, axis: int) -> None:
     contract(vector[:, None], component, axis, out=x, keep=1.0, scale=-1.0 / n)
 
 
-def low_pass(fine: Tensor, height: int, width: int, axis: int) -> Tensor:
-    """Of a whole fine grid, the frequencies that ``height x width`` samples hold, so sampled."""
+def sample_fine_grid(fine: Tensor, height: int, width: int, axis: int) -> Tensor:
+    """Low-pass a fine grid and sample it at ``height x width`` points."""
     like: dict[str, Any] = {"device": fine.device, "dtype": fine.dtype}
     rows = downsample_matrix(fine.shape[axis], height, **like)
     columns = downsample_matrix(fine.shape[axis + 1], width, **like)
@@ -122,7 +122,7 @@ def _on_the_fine_grid(
     """The operator as it is written, for a compiler: that plans the memory itself."""
     height, width = x.shape[axis], x.shape[axis + 1]
     fine = _spread(_spread(x, up, axis + 1), up, axis)
-    return low_pass(function(fine, params), height // down, width // down, axis)
+    return sample_fine_grid(function(fine, params), height // down, width // down, axis)
 
 
 def _spread(x: Tensor, up: int, axis: int) -> Tensor:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from aft_models.layers.activation import AxisPhases, chunk_images, in_chunks, low_pass
+from aft_models.layers.activation import AxisPhases, chunk_images, in_chunks, sample_fine_grid
 from aft_models.layers.padding import circular_pad, wrap_line
 from aft_models.layers.pointwise import Pointwise
 from aft_models.resample import contract, shift_matrix, without_autocast, working_dtype
@@ -158,7 +158,7 @@ class _Stem:
         lines = [torch.stack(phases[i : i + up], 3).flatten(2, 3) for i in range(0, up**2, up)]
         image = torch.stack(lines, 4).flatten(3, 4)
         fine = self.function(F.conv2d(image, self.weight, self.bias, dilation=up), self.params)
-        return low_pass(fine, self.height // self.down, self.width // self.down, _ROWS)
+        return sample_fine_grid(fine, self.height // self.down, self.width // self.down, _ROWS)
 
     def backward(self, grad: Tensor, *, image_needs_grad: bool) -> list[Tensor | None]:
         """Gradients of the weight, the bias, the phases and the parameters."""

@@ -1,4 +1,4 @@
-"""Surgery on other people's networks: remedies against shifts, weights kept under their names.
+"""Remedies against shifts for any network; its weights keep their names.
 
 >>> from torch import nn
 >>> import aft_models

@@ -13,7 +13,7 @@ _PADDING = (nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.Circul
 
 
 class WrappedPadding(Repaired):
-    """A padding layer on a torus: what it leaves to do is to move the map.
+    """A padding layer on a torus, where it only moves the map.
 
     The layer behind it wraps round by itself, and finds each pixel where padding had put it.
     """

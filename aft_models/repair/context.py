@@ -195,7 +195,7 @@ class RepairContext:
 
 @torch.no_grad()
 def _is_faithful(layer: nn.Module) -> bool:
-    """Whether a layer, padded by us, does what it does by itself.
+    """Whether a layer gives the same output when its input is padded outside of it.
 
     Classes of torch and timm are known; any other is tried.
     """

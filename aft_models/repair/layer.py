@@ -68,7 +68,7 @@ class Sampler(Protocol):
 
 
 class SlidingLayer(Repaired):
-    """A layer with a window, whose border and whose way of sub-sampling are ours to say."""
+    """A layer with a window, whose border and way of sub-sampling can be set."""
 
     window: Window
     sampler: Sampler | None  # None: by its stride, as it always did

@@ -1,4 +1,4 @@
-"""What one forward pass does: the layers it calls, on maps of which size, and what goes round them.
+"""A survey of one forward pass: its layers, the sizes of their maps, and functional operations.
 
 Surgery reaches layers. Whatever a model's own code does to a map between its layers (pooling by
 ``F.max_pool2d``, keeping every second pixel by slicing, ``F.relu``) stays as it is; the survey
@@ -90,7 +90,7 @@ def failure(model: nn.Module, image: Tensor) -> str | None:
 
 @torch.no_grad()
 def survey(model: nn.Module, image: Tensor) -> Survey:
-    """Runs a model once, in evaluation mode, and writes down what happens."""
+    """Runs a model once, in evaluation mode, and lists what it calls."""
     calls: list[Call] = []
     tokens: set[str] = set()
     watch = _Watch()
@@ -137,7 +137,7 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def _is_layer(module: nn.Module) -> bool:
-    """Whether what happens inside a module is the module's affair."""
+    """Whether a module is one layer, whose own operations are not listed."""
     if isinstance(module, Repaired) or is_activation(module) or read_window(module) is not None:
         return True
     return next(module.children(), None) is None and type(module).__module__.startswith("torch.nn.")
@@ -165,7 +165,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _kind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Which remedy's business an operation on a map is, if any's."""
+    """The kind of an operation on a map, if remedies treat that kind."""
     if max(args[0].shape[1:3]) == 1 or max(args[0].shape[2:]) == 1:
         return None  # a vector per image
     if name in _SAMPLING:
