@@ -111,7 +111,8 @@ def _load(spec: ModelSpec) -> Classifier:
     if model.preprocessing.origin == "assumed":
         log.warning(
             "%s names no mean and std: ImageNet's are assumed; name them with `return model, "
-            '{"input_size": %d, "mean": ..., "std": ...}` (FILE.py) or ,mean=0.5,std=0.5 (onnx:)',
+            '{"input_size": %d, "mean": ..., "std": ...}` (FILE.py), ,mean=0.5,std=0.5 (onnx:), or '
+            "preprocessor_config.json (hf:)",
             model.name,
             model.preprocessing.input_size,
         )
