@@ -189,6 +189,20 @@ def test_models_of_every_source_are_trained(
     assert trained(torch.rand(1, 3, 32, 32)).shape == (1, 3)
 
 
+def test_steady_shows_its_consistency_term_and_the_crops_that_agree(
+    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("image_size=32", "shift=1", "zoom=1,1", "batch_size=8")
+    words = [word for setting in settings for word in ("--set", setting)]
+    words += ["--recipe", "steady", "--pretrained", "--unlabeled"]
+    out, err = train("xcit_pico_6_p8.scenes", photos, tmp_path / "run", *words, capture=capsys)
+    assert "consistency loss 0." in err
+    assert "agreement crop: " in out
+    assert "accuracy" not in out
+    header, _ = (tmp_path / "run" / "log.csv").read_text().splitlines()
+    assert {"consistency_loss", "agreement_crop"} <= set(header.split(","))
+
+
 def test_random_weights_follow_the_seed() -> None:
     first, again, other = (
         build_model(f"timm:{SMALL}+lps", classes=3, size=32, seed=seed).network.state_dict()
