@@ -101,8 +101,8 @@ def test_every_form_of_images_gives_the_same_table(model: nn.Sequential, labels:
         (((image.numpy(), int(label)) for image, label in zip(x, labels, strict=True)),),
     ]
     for form in forms:
-        found = frame(model, *form, batch_size=3)
-        pd.testing.assert_frame_equal(found, expected, rtol=1e-4, atol=1e-5)
+        rows = frame(model, *form, batch_size=3)
+        pd.testing.assert_frame_equal(rows, expected, rtol=1e-4, atol=1e-5)
     assert expected["crop_broken_radius"].nunique(dropna=False) > 1
     assert expected["label"].nunique() > 2
 
@@ -121,8 +121,8 @@ def test_a_module_comes_back_in_the_mode_it_came_in(model: nn.Sequential, labels
 
 def test_any_callable_will_do(model: nn.Sequential, labels: Tensor) -> None:
     model.eval()
-    found = shiftbench.evaluate(lambda x: model(x), images(), labels, max_shift=2).to_frame()
-    pd.testing.assert_frame_equal(found, frame(model, images(), labels))
+    rows = shiftbench.evaluate(lambda x: model(x), images(), labels, max_shift=2).to_frame()
+    pd.testing.assert_frame_equal(rows, frame(model, images(), labels))
 
 
 def test_the_default_view_leaves_the_margin_the_grid_needs(
@@ -146,8 +146,8 @@ def test_a_view_is_the_center_of_the_images(model: nn.Sequential, labels: Tensor
     x = images()
     expected = frame(model, x[..., 2:14, 2:14], labels, max_shift=1, view=10)
     for wider in (x[..., 2:15, 2:15], x[..., 1:15, :], x[..., 2:14, 1:16]):
-        found = frame(model, wider, labels, max_shift=1, view=10)
-        pd.testing.assert_frame_equal(found, expected)
+        rows = frame(model, wider, labels, max_shift=1, view=10)
+        pd.testing.assert_frame_equal(rows, expected)
 
 
 def test_step_and_mode_reach_the_search(model: nn.Sequential, labels: Tensor) -> None:

@@ -289,11 +289,11 @@ def test_differences_of_another_unit_do_not_depend_on_its_size() -> None:
     rng = np.random.default_rng(2)
     first = rng.normal(0, 1, 90)
     second = first + rng.normal(0.2, 0.1, 90)
-    found = compare_paired(first, second, unit="logits")
+    compared = compare_paired(first, second, unit="logits")
     milli = compare_paired(1000 * first, 1000 * second, unit="millilogits")
-    assert (milli.low, milli.high) == pytest.approx((1000 * found.low, 1000 * found.high))
-    assert found.low < 0.2 < found.high
-    assert found.high - found.low < 0.06  # paired: the spread of the first does not matter
+    assert (milli.low, milli.high) == pytest.approx((1000 * compared.low, 1000 * compared.high))
+    assert compared.low < 0.2 < compared.high
+    assert compared.high - compared.low < 0.06  # paired: the spread of the first does not matter
 
 
 def test_far_scores_differ_however_their_images_overlap() -> None:

@@ -133,6 +133,10 @@ class Drift(Metric):
         """Features should stay where they are."""
         return True
 
+    def code(self) -> tuple[object, ...]:
+        """The kind of shift, too."""
+        return type(self), SHIFTS.get(ATTACKS.get(self.attack).shift)
+
     def contradictions(self, rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
         """A cosine outside [-1, 1]."""
         distance = column(rows, self.columns[0])

@@ -22,6 +22,7 @@ from shiftbench.metrics.base import NEAR_TIE_COLUMN, PASSES, ImageBatch
 from shiftbench.metrics.flip import top_distance
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import SHIFTS
+from shiftbench.shifts.attacks import ATTACKS
 
 COUNT, VIEW, MARGIN, CLASSES = 9, 12, 9, 7
 OPTIONS = MetricOptions(max_shift=2, repeats=2, seed=1)
@@ -130,8 +131,8 @@ def test_batches_and_company_change_nothing(text: str) -> None:
     expected = metric.measure(shard(), nothing())
     whole = metric.measure(shard(batch_size=100), nothing())
     parts = [metric.measure(shard().take([i]), nothing(1)) for i in range(COUNT)]
-    for found in (whole, pd.concat(parts, ignore_index=True)):
-        pd.testing.assert_frame_equal(found, expected, rtol=1e-9, atol=1e-9)
+    for rows in (whole, pd.concat(parts, ignore_index=True)):
+        pd.testing.assert_frame_equal(rows, expected, rtol=1e-9, atol=1e-9)
 
 
 @every_metric
@@ -164,6 +165,13 @@ def test_names_do_not_collide(text: str) -> None:
     others = [plan_metric(other) for other in PIXEL_ONLY if other != text]
     assert not set(metric.columns) & {c for other in others for c in other.columns}
     assert metric.name not in {other.name for other in others}
+
+
+@every_metric
+def test_a_changed_kind_of_shift_would_be_noticed(text: str) -> None:
+    _, _, attack = text.partition(":")
+    if METRICS.get(text.partition(":")[0]).searched:
+        assert SHIFTS.get(ATTACKS.get(attack).shift) in plan_metric(text).code()
 
 
 # --- slow references
@@ -222,13 +230,13 @@ def test_agreement_means_that_all_views_agree(text: str) -> None:
     rows = metric.measure(seen, nothing())
     shift = SHIFTS.get("crop" if text == "agreement:4" else "cyclic")
     views = shift.views(images(), MARGIN)
-    found = []
+    agree = []
     for image, key in enumerate(seen.keys):
         drawn = metric.offsets(key)
         assert len(drawn) == 4
         answers = {int(fragile(views(offset)[image : image + 1]).argmax()) for offset in drawn}
-        found.append(len(answers) == 1)
-    assert rows[metric.columns[0]].tolist() == found
+        agree.append(len(answers) == 1)
+    assert rows[metric.columns[0]].tolist() == agree
 
 
 @pytest.mark.parametrize("text", ["agreement:1", "agreement:many", "agreement:5:flip", "flip:3"])

@@ -79,13 +79,13 @@ def naive(
     model: Model, views: Views, labels: NDArray[np.int64], grid: Grid
 ) -> list[tuple[float, Offset | None, int]]:
     """Image by image, offset by offset: smallest broken ring, its first offset, and the count."""
-    found = []
+    traces = []
     for image in range(COUNT):
         wrong = [o for o in grid if model(views(o)[image : image + 1]).argmax() != labels[image]]
         radius = min((grid.ring(o) for o in wrong), default=math.nan)
         visited = list(grid).index(wrong[0]) + 1 if wrong else len(grid)
-        found.append((radius, wrong[0] if wrong else None, visited))
-    return found
+        traces.append((radius, wrong[0] if wrong else None, visited))
+    return traces
 
 
 def same(a: Trace, b: Trace) -> bool:
@@ -355,6 +355,6 @@ def test_equal_inputs_of_the_network_are_predicted_once(mode: str) -> None:
     plain = search(every, views, labels, grid, batch_size=5, mode=mode, clean=clean)
     once = Logged(lambda x: selecting(x))
     once.network_input = selecting.network_input  # type: ignore[attr-defined]
-    found = search(once, views, labels, grid, batch_size=5, mode=mode, clean=clean)
-    assert same(found, plain)
-    assert sum(map(len, once.batches)) == found.forward_passes < plain.forward_passes / 2
+    trace = search(once, views, labels, grid, batch_size=5, mode=mode, clean=clean)
+    assert same(trace, plain)
+    assert sum(map(len, once.batches)) == trace.forward_passes < plain.forward_passes / 2

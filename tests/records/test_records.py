@@ -61,11 +61,11 @@ def test_a_record_is_read_back_as_written(tmp_path: Path) -> None:
     record = make_record(data=DataInfo("a", "test", 2, "def", GEOMETRY, classes=("cat", "dog")))
     folder = record_folder(tmp_path, record.model.name, record.data.name)
     write_record(folder, replace(record, table=SAMPLES))
-    [found] = read_records([tmp_path])
-    assert found == record
-    assert [found.data.class_name(i) for i in range(3)] == ["cat", "dog", "2"]
-    assert found.folder == folder
-    pd.testing.assert_frame_equal(found.samples(), SAMPLES, check_dtype=False)
+    [again] = read_records([tmp_path])
+    assert again == record
+    assert [again.data.class_name(i) for i in range(3)] == ["cat", "dog", "2"]
+    assert again.folder == folder
+    pd.testing.assert_frame_equal(again.samples(), SAMPLES, check_dtype=False)
     assert {path.name for path in folder.iterdir()} == {"record.json", "samples.parquet"}
 
 

@@ -111,8 +111,8 @@ def test_rows_agree_with_the_slow_obvious_way(
             with torch.no_grad():
                 wrong = model(view).argmax(1) != labels
             first[wrong] = first[wrong].clamp(max=max(abs(dy), abs(dx)))
-    found = undisturbed["crop_broken_radius"].fillna(99).to_numpy()
-    np.testing.assert_array_equal(found, first.numpy())
+    broken = undisturbed["crop_broken_radius"].fillna(99).to_numpy()
+    np.testing.assert_array_equal(broken, first.numpy())
 
 
 @pytest.mark.parametrize("full", [False, True])
