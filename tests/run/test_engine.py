@@ -270,7 +270,7 @@ def test_shards_that_choose_at_once_agree(
     choices = iter(["torch", "onnx"])
     looks = iter([None, None, "torch", "torch"])
     monkeypatch.setattr("shiftbench.run.runner.choose_engine", lambda *_, **__: next(choices))
-    monkeypatch.setattr("shiftbench.run.store.FolderStore.engine", lambda _: next(looks))
+    monkeypatch.setattr("shiftbench.run.folder.FolderStore.engine", lambda _: next(looks))
     for index in (1, 2):
         execution = Execution(device="cpu", batch_size=16, shard=Shard(index, 2))
         result = run(classifier, Scenes("test", 12), settings, tmp_path, execution=execution)
