@@ -271,16 +271,18 @@ def overview_figure(table: Table) -> Figure:
 
 
 def _separate(figure: Figure, names: Sequence[Annotation]) -> None:
-    """Moves names down until none covers another."""
+    """Puts each name beside its dot, on the first side where it covers no other name or dot."""
     figure.draw_without_rendering()
-    boxes: list[Bbox] = []
+    point = figure.dpi / 72  # pixels
+    dots = [name.axes.transData.transform(name.xy) for name in names if name.axes is not None]
+    boxes = [Bbox.from_extents(*(dot - 4 * point), *(dot + 4 * point)) for dot in dots]
     for name in sorted(names, key=lambda name: -name.xy[1]):
-        box = name.get_window_extent()
-        for other in boxes:
-            if box.overlaps(other):
-                box = box.translated(0, other.y0 - box.y1 - 1)
-        moved = box.y0 - name.get_window_extent().y0
-        name.xyann = (name.xyann[0], moved * 72 / figure.dpi)
+        for sideways, up in ((1, 0), (-1, 0), (1, -1), (-1, 1), (1, 1), (-1, -1), (1, -2), (-1, 2)):
+            name.set_horizontalalignment("left" if sideways > 0 else "right")
+            name.xyann = (8 * sideways, 11 * up)
+            box = name.get_window_extent()
+            if not any(box.overlaps(other) for other in boxes):
+                break
         boxes.append(box)
 
 

@@ -75,4 +75,7 @@ document.getElementById("more").addEventListener("click", () => {
   allCards = true;
   drawTable();
 });
-phone.addEventListener("change", () => drawTable());
+phone.addEventListener("change", () => {
+  drawTable();
+  drawOverview();
+});
