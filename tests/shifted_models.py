@@ -1,14 +1,17 @@
-"""Images and shifts that tell whether a model holds still."""
+"""Images, shifts and random weights that show what a model does with a shift."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from aft_models import reference
 from aft_models.resample import fractional_shift
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def scene(height: int, width: int, count: int = 2) -> Tensor:
@@ -29,3 +32,16 @@ def changes(model: nn.Module, x: Tensor, shifts: Iterable[tuple[float, float]]) 
         float((model(fractional_shift(x, *shift)) - still).norm() / still.norm())
         for shift in shifts
     ]
+
+
+def disturbed(model: Model) -> Model:
+    """Every parameter and statistic moved off its initial value; in evaluation mode."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("running_var"):
+                buffer.uniform_(0.5, 2)
+            elif name.endswith("running_mean"):
+                buffer.normal_(0, 0.1)
+    return model.eval()

@@ -426,13 +426,6 @@ class AliasFreeActivation(nn.Module):
         name = self.pointwise.name if self.pointwise else "custom"
         return f"{name}, up={self.up}, down={self.down}, layout={self.layout}"
 
-    def broadcast_params(self) -> tuple[Tensor, ...]:
-        """The learned coefficients, shaped to broadcast over this layout."""
-        if self.coefficients is None:
-            return ()
-        by_power = self.coefficients.t()
-        return (by_power[:, :, None, None] if self.layout == "NCHW" else by_power,)
-
     def forward(self, x: Tensor) -> Tensor:
         """``(B, C, H, W)`` or ``(B, H, W, C)`` to the same, spatial sizes divided by ``down``."""
         if x.ndim != 4:
@@ -443,13 +436,13 @@ class AliasFreeActivation(nn.Module):
             y = self.function(alias_free_upsample(planes, self.up))
             y = alias_free_downsample(y, self.up * self.down)
             return y if self.layout == "NCHW" else y.permute(0, 2, 3, 1)
-        axis = 2 if self.layout == "NCHW" else 1
-        if axis == 2 and x.is_contiguous(memory_format=torch.channels_last):
+        params = () if self.coefficients is None else (self.coefficients.t(),)  # by power
+        if self.layout == "NHWC":
+            return self._run(x, params, 1)
+        if x.is_contiguous(memory_format=torch.channels_last):
             # Same memory as NHWC: resample there and hand back channels-last.
-            params = () if self.coefficients is None else (self.coefficients.t(),)
-            y = self._run(x.permute(0, 2, 3, 1), params, 1)
-            return y.permute(0, 3, 1, 2)
-        return self._run(x, self.broadcast_params(), axis)
+            return self._run(x.permute(0, 2, 3, 1), params, 1).permute(0, 3, 1, 2)
+        return self._run(x, tuple(p[:, :, None, None] for p in params), 2)
 
     def _run(self, x: Tensor, params: tuple[Tensor, ...], axis: int) -> Tensor:
         assert self.pointwise is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from disturbed_models import disturbed
+from shifted_models import disturbed
 from torch import Tensor, nn
 
 from aft_models import AftModelsError, XCiT, create_xcit, load_authors_checkpoint

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import timm
 import torch
+from shifted_models import disturbed
 from torch import Tensor, nn
 
 import aft_models
@@ -18,18 +19,9 @@ from shiftbench.models.onnx_network import OnnxNetwork
 SMALL = {"depth": 1, "class_depth": 1, "num_classes": 5}
 
 
-def disturbed(model: nn.Module) -> nn.Module:
-    """Batch norms as after training: the initial ones hide what is not exported."""
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
     torch.manual_seed(0)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            assert module.running_mean is not None
-            assert module.running_var is not None
-            module.running_mean.normal_(std=0.3)
-            module.running_var.uniform_(0.5, 2)
-            nn.init.uniform_(module.weight, 0.5, 1.5)
-            nn.init.normal_(module.bias, std=0.3)
-    return model.eval()
 
 
 def assert_exports(model: nn.Module, side: int) -> None:

@@ -82,17 +82,15 @@ def test_polynomial_models_are_exact_for_every_shift(size: tuple[int, int]) -> N
     assert max(changes(model, x, offsets)) < 1e-9
 
 
-@pytest.mark.parametrize("attention", ["linear", "sima"])
-def test_other_attentions_keep_the_law(attention: str) -> None:
-    x = scene(32, 32)
-    model = calibrated("xcit_pico_6_p4_af", x, attention=attention)
-    assert max(changes(model, x, [(4, 0), (8, 12)])) < 1e-12
-    assert max(changes(model, x, SHIFTS)) < 1e-2
-
-
-def test_odd_token_grids_keep_the_law() -> None:
-    x = scene(20, 28)  # 5 x 7 tokens
-    model = calibrated("xcit_pico_6_p4_af", x)
+@pytest.mark.parametrize(
+    ("size", "switches"),
+    [((32, 32), {"attention": "linear"}), ((32, 32), {"attention": "sima"}), ((20, 28), {})],
+)
+def test_other_attentions_and_odd_grids_keep_the_law(
+    size: tuple[int, int], switches: dict[str, str]
+) -> None:
+    x = scene(*size)
+    model = calibrated("xcit_pico_6_p4_af", x, **switches)
     assert max(changes(model, x, [(4, 0), (-8, 12)])) < 1e-12
     assert max(changes(model, x, SHIFTS)) < 1e-2
 

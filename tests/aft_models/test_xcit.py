@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from disturbed_models import disturbed
+from shifted_models import disturbed
 from torch import nn
 
 import aft_models
