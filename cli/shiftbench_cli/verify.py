@@ -44,7 +44,7 @@ def command(
     """Check records against their own samples and, with --model and --data, against the model.
 
     Every score is computed again from the table of images. With a model, a few random images are
-    measured again and compared answer by answer, near ties aside. Exit code 1 if anything differs.
+    re-measured and compared one by one, near ties aside. Exit code 1 if anything differs.
     """
     from shiftbench.run.remeasure import verify
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.shell_completion import BashComplete, get_completion_class
+from click.shell_completion import BashComplete
 
 from shiftbench.records.record import Record, read_records
 from shiftbench_cli import render, scoreboard
@@ -167,14 +167,6 @@ def test_every_command_and_option_has_a_help_text(name: str) -> None:
     for option in (p for p in command.params if isinstance(p, click.Option)):
         assert option.help, option.opts
         assert option.help.endswith("."), option.opts
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_its_script(shell: str) -> None:
-    kind = get_completion_class(shell)
-    assert kind is not None
-    variables = kind(cli, {}, "shiftbench", "_SHIFTBENCH_COMPLETE").source_vars()
-    assert "_SHIFTBENCH_COMPLETE" in kind.source_template % variables
 
 
 def test_the_doctor_says_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
