@@ -287,12 +287,12 @@ def command(
                         progress.remark(f"{shown}: already complete: {record.folder}")
                     if group.is_main and logs:
                         log_record(record, logs, place / "logs" / folder.name)
-        found = list(records.values())
-        complaints = [words for gate in gates for words in map(gate.complaint, found) if words]
+        finished = list(records.values())
+        complaints = [words for gate in gates for words in map(gate.complaint, finished) if words]
         if baseline is not None:
-            complaints += [words for record in found for words in worse_than(baseline, record)]
+            complaints += [words for record in finished for words in worse_than(baseline, record)]
         if group.is_main:
-            scoreboard.print_run(found, kind, board=board)
+            scoreboard.print_run(finished, kind, board=board)
             for sentence, names in problems.items():
                 click.echo(f"error: {', '.join(dict.fromkeys(names))} failed: {sentence}", err=True)
             for complaint in complaints:

@@ -94,7 +94,7 @@ def submit(
 def _parameters(options: str | None, slurm: Any) -> dict[str, str | int]:
     """`partition=gpu,time=60` as submitit calls them."""
     known = {*slurm._valid_parameters(), *NUMBERS} - {"job_name", "map_count"}
-    found: dict[str, str | int] = {}
+    parameters: dict[str, str | int] = {}
     for pair in filter(None, (options or "").split(",")):
         key, equals, value = (word.strip() for word in pair.partition("="))
         if not equals or not value:
@@ -103,8 +103,8 @@ def _parameters(options: str | None, slurm: Any) -> dict[str, str | int]:
             raise unknown_name("SLURM option", key, known)
         if key in NUMBERS and not value.isdecimal():
             raise UsageError(f"expected a whole number for {key} in --slurm, got {value!r}")
-        found[NUMBERS.get(key, f"slurm_{key}")] = int(value) if value.isdecimal() else value
-    return found
+        parameters[NUMBERS.get(key, f"slurm_{key}")] = int(value) if value.isdecimal() else value
+    return parameters
 
 
 def follow(jobs: Sequence[Any]) -> list[str]:
