@@ -56,6 +56,7 @@ bench: install
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/scale.py
 
 # The site goes to build/site; a broken link or an unreadable docstring is an error.
 docs: install

@@ -1,0 +1,165 @@
+"""What a run of many images and shards costs besides the model: a stub answers at once.
+
+    python benchmarks/scale.py [--images 500 8000] [--shards 64] [--all 50000]
+
+CPU time, so that other work on the machine does not count. Images are made in memory and go
+through the loader; the stub is searched over crops up to 1 px.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from shiftbench.data import ImageSet
+from shiftbench.models import Classifier, as_classifier
+from shiftbench.run.job import Settings
+from shiftbench.run.runner import Execution, run
+from shiftbench.run.shards import Shard
+
+SIDE, CLASSES = 32, 10
+SETTINGS = Settings(attacks=("crop",), max_shift=1, consistency=())
+# The paper's Figure 2: networks, attacks, images, offsets of radius 6.
+FIGURE = (7, 2, 50_000, 13 * 13)
+# Images per second: Swin-Tiny on one core here (docs/engine.md, memory kept), and on a V100 in
+# float32 as printed in Table 1 of the Swin paper (Liu et al., ICCV 2021).
+CORE, GPU = 6.2, 755.2
+
+
+@dataclass(frozen=True, eq=False)
+class Plain(ImageSet):
+    """Images of one color each, made when they are asked for."""
+
+    def image(self, index: int) -> Image.Image:
+        """One color, which is the class."""
+        shade = 10 + 20 * self.labels[index]
+        return Image.new("RGB", (SIDE + 8, SIDE + 8), (shade, index % 256, 9))
+
+    def has_size(self, side: int) -> bool:
+        """They are larger than the network's."""
+        return False
+
+    def fingerprint(self, *, verify: bool = False) -> str:
+        """Of the labels."""
+        return self.with_labels("plain")
+
+
+class Stub(nn.Module):
+    """Sees the color of one pixel, and is always right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shades = nn.Parameter((10 + 20 * torch.arange(CLASSES)) / 255)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, (B, classes)."""
+        return -(images[:, 0, 0, :1] - self.shades).abs()
+
+
+def stub() -> Classifier:
+    """A model that takes no time."""
+    recipe = {"input_size": SIDE, "mean": 0.0, "std": 1.0}
+    return as_classifier(Stub().eval(), recipe, name="stub")
+
+
+def images(count: int) -> Plain:
+    """A data set of so many images."""
+    keys = [f"{index:06d}" for index in range(count)]
+    labels = [index % CLASSES for index in range(count)]
+    return Plain("plain", "all", keys, labels, [str(c) for c in range(CLASSES)])
+
+
+def measure(data: Plain, folder: Path, shard: Shard | None) -> float:
+    """CPU seconds of a run, or of one shard of it."""
+    began = time.process_time()
+    execution = Execution(device="cpu", workers=0, shard=shard)
+    run(stub(), data, SETTINGS, folder, execution=execution)
+    return time.process_time() - began
+
+
+def in_process(count: int, folder: str, shard: Shard | None, answer: multiprocessing.Queue) -> None:
+    """One shard in a process of its own."""
+    torch.set_num_threads(1)
+    measure(images(100), Path(tempfile.mkdtemp()), None)  # imports, first calls
+    answer.put(measure(images(count), Path(folder), shard))
+
+
+def processes(count: int, shards: int) -> list[float]:
+    """CPU seconds of shards that run at the same time."""
+    context = multiprocessing.get_context("spawn")
+    answer = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        every = [Shard(i, shards) if shards > 1 else None for i in range(1, shards + 1)]
+        jobs = [context.Process(target=in_process, args=(count, folder, s, answer)) for s in every]
+        for job in jobs:
+            job.start()
+        seconds = [answer.get() for _ in jobs]
+        for job in jobs:
+            job.join()
+    return seconds
+
+
+def memory() -> float:
+    """The most that this process has used, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def main() -> None:
+    """Prints the figures of docs/cluster.md."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--images", type=int, nargs="*", default=[500, 8000])
+    parser.add_argument("--all", type=int, default=50_000)
+    parser.add_argument("--shards", type=int, default=64)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    measure(images(100), Path(tempfile.mkdtemp()), None)  # imports, first calls
+    start = memory()
+    print("| images | shards | CPU ms per image |")
+    print("| ---: | ---: | ---: |")
+    for count in options.images:
+        with tempfile.TemporaryDirectory() as folder:
+            seconds = measure(images(count), Path(folder), None)
+        print(f"| {count:,} | 1 | {1000 * seconds / count:.2f} |", flush=True)
+    data = images(options.all)
+    with tempfile.TemporaryDirectory() as folder:
+        spent = []
+        for i in range(1, options.shards + 1):
+            files = list(Path(folder).rglob("*.parquet"))
+            spent.append(measure(data, Path(folder), Shard(i, options.shards)))
+        each = 1000 * sum(spent) / options.all
+        print(f"| {options.all:,} | {options.shards} | {each:.2f} |")
+        (samples,) = Path(folder).rglob("samples.parquet")
+        size = samples.stat().st_size / 2**20
+    middle = sorted(spent)[len(spent) // 2]
+    print(
+        f"\nlast shard: {len(files)} files of rows read, record of {options.all:,} images derived "
+        f"and written ({size:.1f} MB): {spent[-1] - middle:.1f} s of CPU time more than a shard in "
+        f"the middle ({middle:.1f} s); memory grew by {memory() - start:.0f} MB from {start:.0f} MB"
+    )
+    count = options.all
+    (alone,), both = processes(count, 1), processes(count, 2)
+    print(
+        f"{count:,} images: {alone:.1f} s of CPU time in one process, {both[0]:.1f} and "
+        f"{both[1]:.1f} s as two shards at once: {alone / max(both):.2f} times the throughput on "
+        "two free cores"
+    )
+    passes = 1
+    for factor in FIGURE:
+        passes *= factor
+    print(
+        f"Figure 2: at most {passes / 1e6:.1f} million forward passes; {passes / CORE / 3600:,.0f} "
+        f"hours of one core at {CORE} images/s, {passes / GPU / 3600:.0f} GPU hours at {GPU}"
+    )
+
+
+if __name__ == "__main__":
+    main()
