@@ -67,7 +67,7 @@ suite_data = data(
 )
 root = click.option(
     "--root",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=_PATH,
     help="Where relative paths of the suite begin. Default: the folder of its file; of paper and "
     "board, the current folder.",
 )
