@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -192,56 +189,3 @@ def test_what_is_not_installed_is_named(place: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UsageError, match=r"pip install 'shiftbench\[cluster\]'"):
         submit(["run"], place / "jobs", system="local", jobs=1, options=None)
-
-
-IMPATIENT = """
-import sys
-from shiftbench.run import distributed, runner, store
-from shiftbench_cli.main import main
-distributed.SILENCE, distributed.HEARTBEAT = 4.0, 0.5
-runner.FIRST_IMAGES, runner.GROWTH, store.FIRST_SAVE = 2, 1, -1.0
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.slow
-def test_a_node_that_dies_ends_the_run_of_the_other(place: Path) -> None:
-    """Two nodes under torchrun: a sentence, no hang, and the same command goes on."""
-    (place / "impatient.py").write_text(IMPATIENT)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = ["run", "mine.yaml", "--device", "cpu", "-b", "2"]
-
-    def node(rank: int) -> subprocess.Popen[bytes]:
-        launcher = ["--nnodes", "2", "--node_rank", str(rank), "--nproc_per_node", "1"]
-        launcher += ["--master_addr", "127.0.0.1", "--master_port", str(port)]
-        return subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", *launcher, "impatient.py", *words],
-            env={**os.environ, "SLOW": "1", "OMP_NUM_THREADS": "1"},
-            stderr=(place / f"log{rank}").open("w"),
-            start_new_session=True,
-        )
-
-    def wait_for(what: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 150
-        while not what():
-            assert time.monotonic() < deadline, (place / "log0").read_text()
-            time.sleep(0.1)
-
-    nodes = [node(0), node(1)]
-    try:
-        parts = place / "results" / "runs" / "mine" / FOLDER / "parts"
-        wait_for(lambda: list(parts.glob("*/*.parquet")))
-        os.killpg(nodes[1].pid, signal.SIGKILL)  # the node with all of its processes
-        said = "has died or cannot be reached: finished parts are kept; run the same command"
-        wait_for(lambda: said in (place / "log0").read_text())
-    finally:
-        for each in nodes:  # torchrun waits minutes for the node that is gone
-            with suppress(ProcessLookupError):
-                os.killpg(each.pid, signal.SIGKILL)
-            each.wait()
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 0
-    assert_undisturbed(place)
