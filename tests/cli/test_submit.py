@@ -47,14 +47,14 @@ models: [net.py:make]
 """
 PATIENT = """
 import sys
-from shiftbench.run import runner, store
+from shiftbench.run import folder, runner
 from shiftbench_cli.main import main
-runner.FIRST_IMAGES, runner.GROWTH, store.FIRST_SAVE = 2, 1, 1e6
-append = store.FolderStore.append
-def say(self, metric, rows):
-    append(self, metric, rows)
+runner.FIRST_IMAGES, runner.GROWTH, folder.FIRST_SAVE = 2, 1, 1e6
+append = folder.FolderStore.append
+def say(self, *rows):
+    append(self, *rows)
     print("measured", file=sys.stderr, flush=True)
-store.FolderStore.append = say
+folder.FolderStore.append = say
 main(sys.argv[1:])
 """
 FOLDER = "net.py_make--scenes"
@@ -135,7 +135,7 @@ def test_what_was_measured_is_saved_when_a_scheduler_ends_the_process(
     assert not list(parts.glob("*/*.parquet")), "rows wait in memory"
     process.send_signal(number)
     _, err = process.communicate(timeout=100)
-    assert process.returncode == 130
+    assert process.returncode == 130, err
     assert err.strip().splitlines()[-1].startswith("interrupted: finished parts are kept")
     assert "Traceback" not in err
     assert list(parts.glob("*/*.parquet"))
