@@ -11,11 +11,9 @@ an axis this happens once in ``2 m + 1`` pixels, and no choice among these crops
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from aft_models.errors import AftModelsError
@@ -27,7 +25,6 @@ from aft_models.resample import without_autocast, working_dtype
 
 _SIGMAS = (2.0, 4.0)  # pixels: the score is the difference of two Gaussians
 _RADIUS = 8  # pixels around a place that its score sees, twice the wider sigma
-_PEAK = 2  # pixels around a peak in which no score is higher
 
 
 @dataclass
@@ -52,7 +49,7 @@ class Select:
     @torch.no_grad()
     def place(self, images: Tensor) -> Tensor:
         """Where the crop of each image begins: ``(B, 2)``, rows and columns, 0 to 2 m."""
-        least = 2 * max(self.margin, _RADIUS + _PEAK) + 1
+        least = 2 * max(self.margin, _RADIUS + 1) + 1
         if min(map_size(images)) < least:
             raise AftModelsError(
                 f"select:{self.margin} needs images of {least} pixels or more on each side, got "
@@ -64,23 +61,31 @@ class Select:
 
 
 def _scores(images: Tensor) -> Tensor:
-    """The score of each place that lies far enough inside; any peak beats the rest.
+    """The score of each place that lies far enough inside; 0 where it is no peak.
 
-    The absolute difference of two Gaussians of the mean over the channels.
+    The absolute difference of two Gaussians of the mean over the channels. Peaks, because a slope
+    that goes on outside has its maximum at the edge, which moves with the camera.
     """
     gray = images.mean(1, keepdim=True, dtype=working_dtype(images.dtype))
-    kernels = torch.stack([_gaussian(sigma, _RADIUS) for sigma in _SIGMAS]).to(gray)
-    blurred = F.conv2d(gray, kernels[:, None, :, None])  # (B, 2, ...): along the columns
-    blurred = F.conv2d(blurred, kernels[:, None, None, :], groups=2)
-    scores = (blurred[:, 0] - blurred[:, 1]).abs()
-    highest = F.max_pool2d(scores, 2 * _PEAK + 1, stride=1)
-    scores = scores[:, _PEAK:-_PEAK, _PEAK:-_PEAK]
-    return torch.where(scores >= highest, scores, scores - scores.amax((1, 2), keepdim=True))
+    rows, columns = (_blur(side).to(gray) for side in map_size(images))
+    fine, coarse = (rows @ gray @ columns.mT).unbind(1)
+    scores = (fine - coarse).abs()
+    inner = scores[:, 1:-1, 1:-1]
+    above_and_below = torch.maximum(scores[:, :-2, 1:-1], scores[:, 2:, 1:-1])
+    beside = torch.maximum(scores[:, 1:-1, :-2], scores[:, 1:-1, 2:])
+    return inner * (inner >= torch.maximum(above_and_below, beside))
 
 
-def _gaussian(sigma: float, radius: int) -> Tensor:
-    weights = [math.exp(-0.5 * (i / sigma) ** 2) for i in range(-radius, radius + 1)]
-    return torch.tensor(weights, dtype=torch.float64) / math.fsum(weights)
+def _blur(side: int) -> Tensor:
+    """Both Gaussians along an axis as matrices ``(2, side - 2 r, side)``.
+
+    Five times faster on a CPU than the convolutions, which have one channel.
+    """
+    inside = torch.arange(_RADIUS, side - _RADIUS, dtype=torch.float64)
+    distance = torch.arange(side) - inside[:, None]
+    squared = torch.stack([(distance / sigma) ** 2 for sigma in _SIGMAS])
+    weights = torch.exp(-0.5 * squared) * (distance.abs() <= _RADIUS)
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def _apply(context: RepairContext, margin: int) -> None:

@@ -69,10 +69,10 @@ def test_a_move_that_keeps_the_winner_inside_changes_no_bit(
 
 def test_the_crop_begins_on_the_lattice_of_the_highest_peak() -> None:
     images = torch.zeros(2, 3, 48, 48)
-    images[0, :, 20, 23] = 1  # a dot; the first score stands at (10, 10)
+    images[0, :, 20, 23] = 1  # a dot; the first score stands at (9, 9)
     images[0, :, 30, 11] = 0.9
     images[1, :, 27, 24] = -1
-    assert Select(8, (224, 224)).place(images).tolist() == [[10, 13], [0, 14]]  # modulo 17
+    assert Select(8, (224, 224)).place(images).tolist() == [[11, 14], [1, 15]]  # modulo 17
 
 
 def test_moves_along_an_axis_change_the_crop_once_in_its_range() -> None:
@@ -103,7 +103,7 @@ def test_a_network_of_one_size_takes_the_wider_view_only() -> None:
     with pytest.raises(AftModelsError, match="takes images of 40 x 40 pixels, of which the netw"):
         model(torch.zeros(1, 3, 32, 32))
     with pytest.raises(
-        AftModelsError, match="needs images of 21 pixels or more on each side, got 8 x 8"
+        AftModelsError, match="needs images of 19 pixels or more on each side, got 8 x 8"
     ):
         model(torch.zeros(1, 3, 8, 8))
 
