@@ -26,7 +26,7 @@ demo: install
 # The board is results/records: this checks it and rebuilds everything that is made from it. The README shows part of it.
 leaderboard: install
 	$(BIN)/shiftbench verify results/records
-	$(BIN)/shiftbench leaderboard results/records --update README.md -m 'xcit_pico_6_p8*' \
+	$(BIN)/shiftbench leaderboard results/records --update README.md -m 'xcit*.imagenette' -m '*.scenes' \
 		--columns top1,adversarial_crop,adversarial_half
 	$(BIN)/shiftbench leaderboard results/records --update results/README.md --output results/leaderboard.csv
 	$(BIN)/shiftbench leaderboard results/records --output results/leaderboard.html

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-from findings_board import at, board, count, reach, shown, table
+from findings_board import at, board, count, difference, reach, shown, table
 from findings_measurements import correlation_cell
 from matplotlib.figure import Figure
 
@@ -22,6 +22,7 @@ from shiftbench.scores import ACCURACY, ScoreName
 PAPER = Path(__file__).parents[1] / "results" / "paper"
 CROP = at("crop", 6)
 CONSISTENCY = ScoreName("consistency", "crop")
+SELECT = "+select:12"
 FEWEST_NETWORKS = 5  # for a rank correlation
 
 
@@ -36,7 +37,7 @@ def zoo() -> str:
     columns = {
         "accuracy": ACCURACY,
         "consistency crop": CONSISTENCY,
-        **{reach(attack, 6): at(attack, 6) for attack in ("crop", "bilinear")},
+        **{reach("crop", radius): at("crop", radius) for radius in (1, 3, 6)},
     }
     scores = [record.scores for record in networks()]
     header = [f"{title}, {count(scores, name)}" for title, name in columns.items()]
@@ -49,9 +50,31 @@ def zoo() -> str:
 
 def front() -> str:
     """The board in five columns, as the README opens with it."""
-    columns = (ACCURACY, CONSISTENCY, CROP, at("bilinear", 6))
-    tables = [table.only([name.column for name in columns]) for table in build_tables(networks())]
+    columns = ["param_count", *(name.column for name in (ACCURACY, CONSISTENCY, CROP))]
+    tables = [table.only(columns) for table in build_tables(networks())]
     return to_markdown(tables).strip()
+
+
+def selected() -> str:
+    """Public networks with crop selection and without, nothing trained."""
+    records = {record.model.name: record for record in filter_by_dataset(board(), "imagenet")}
+    pairs = [(one, records.get(one.model.name + SELECT)) for one in networks()]
+    points = [at("crop", 0), at("crop", 1), at("crop", 3)]
+    titles = ["clean", "crop 1 px", "crop 3 px"]
+    rows = [
+        [
+            short_name(plain.model.name),
+            *(f"{shown(plain.scores[p])} → {shown(select.scores[p])}" for p in points),
+            difference(plain, select, points[-1]),
+        ]
+        for plain, select in pairs
+        if select is not None
+    ]
+    header = [
+        f"{title}, {count([networks()[0].scores], p)}"
+        for title, p in zip(titles, points, strict=True)
+    ]
+    return table(["", *header, "difference at 3 px"], rows)
 
 
 def published() -> str:

@@ -25,7 +25,7 @@ from findings_board import (
     table,
 )
 from findings_measurements import correlations, telling
-from findings_public import front, overview, predicts, published, zoo
+from findings_public import front, networks, overview, predicts, published, selected, zoo
 from matplotlib.figure import Figure
 
 from shiftbench.records.choose import filter_by_dataset
@@ -54,6 +54,12 @@ REPAIRED = {  # fine-tuned alike; the last two have the weights of the first
     "`vote:3`": f"{LITE0}+vote:3",
 }
 POINTS = (("crop", 1), ("crop", 2), ("bilinear", 3), ("integer", 1), ("half", 1))  # of REPAIRED
+CURED = {  # trained on from the same weights, alike
+    "as it is, trained on": "tf_efficientnet_lite0.control",
+    "`+select:4`": "tf_efficientnet_lite0.control+select:4",
+    "`steady`": "tf_efficientnet_lite0.steady",
+    "`steady`, `+select:4`": "tf_efficientnet_lite0.steady+select:4",
+}
 ATTACKED = ("integer", "half", "bilinear", "lanczos")  # what TRIO was besides crop
 
 
@@ -145,6 +151,22 @@ def repaired_paired() -> str:
     )
 
 
+def cured() -> str:
+    """What holds a network under crops at the price of one forward pass."""
+    columns = {f"{s} px" if s else "clean": at("crop", s) for s in range(4)}
+    return scores_table(CURED, PHOTOGRAPHS, columns)
+
+
+def cured_paired() -> str:
+    """What each way gains, image by image."""
+    first = CURED["as it is, trained on"]
+    return paired_table(
+        {row: (first, second) for row, second in CURED.items() if second != first},
+        PHOTOGRAPHS,
+        [("crop", s) for s in range(4)],
+    )
+
+
 def camera() -> str:
     """What bilinear imitates, and bilinear."""
     moved = {reach(attack, 6): at(attack, 6) for attack in ("camera", "bilinear")}
@@ -160,7 +182,10 @@ FINDINGS: Mapping[str, Callable[[], str]] = {
     "repaired": repaired,
     "repaired-lost": repaired_lost,
     "repaired-paired": repaired_paired,
+    "cured": cured,
+    "cured-paired": cured_paired,
     "zoo": zoo,
+    "selected": selected,
     "published": published,
     "predicts": predicts,
     "camera": camera,
@@ -176,7 +201,8 @@ def figures() -> Iterator[tuple[str, Figure]]:
     trio = [record(model, PHOTOGRAPHS) for model in TRIO.values()]
     yield "imagenette", curves_figure(trio, attacks=realistic)
     yield "repaired", curves_figure([record(model, PHOTOGRAPHS) for model in REPAIRED.values()])
-    for data in ("imagenet", "cifar10", "scenes"):
+    yield "imagenet", curves_figure(networks())
+    for data in ("cifar10", "scenes"):
         yield data, curves_figure(filter_by_dataset(board(), data))
 
 

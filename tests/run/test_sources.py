@@ -100,6 +100,7 @@ def test_committed_records_have_the_geometry_of_today(folder: Path, tmp_path: Pa
     else:
         data = load_dataset(f"folder:{paint(tmp_path / 'like-cifar', **{'0': 'red'})}")
     cut = record.data.geometry
-    settings = Settings(crop_pct=cut["crop"], pad=cut["pad"])
+    radius = max(name.radius for name in record.scores if name.radius is not None)
+    settings = Settings(crop_pct=cut["crop"], pad=cut["pad"], max_shift=radius)
     geometry = make_job(load_model(record.model.name), data, settings).data.geometry
     assert geometry == cut
