@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -176,11 +177,8 @@ def exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
 
 
 def test_a_network_is_exported_once(exports: list[nn.Module], tmp_path: Path) -> None:
-    """By however many threads or processes; other weights or options are other networks."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(4) as pool:
-        graphs = set(pool.map(lambda _: exported(Small().eval(), (3, 24, 24)), range(4)))
+    """However often it is needed; other weights or options are other networks."""
+    graphs = {exported(Small().eval(), (3, 24, 24)) for _ in range(3)}
     assert (len(exports), len(graphs)) == (1, 1)
     assert not list(tmp_path.rglob("*.tmp"))
     file = graph_file(Small(), (3, 24, 24))
@@ -192,6 +190,28 @@ def test_a_network_is_exported_once(exports: list[nn.Module], tmp_path: Path) ->
     pooled.pool = "avg"
     others = [graph_file(m, (3, 24, 24)) for m in (changed, strided, pooled)]
     assert len({file, graph_file(Small(), (3, 32, 32)), *others}) == 5
+
+
+EXPORTS_SLOWLY = """
+import pathlib, sys, time
+from filelock import FileLock
+file = pathlib.Path(sys.argv[1])
+with FileLock(file.with_suffix(".lock")):
+    print("held", flush=True)
+    time.sleep(0.5)
+    file.write_bytes(b"graph")
+"""
+
+
+def test_a_process_waits_for_the_one_that_exports(exports: list[nn.Module]) -> None:
+    file = graph_file(Small().eval(), (3, 24, 24))
+    file.parent.mkdir(parents=True)
+    command = [sys.executable, "-c", EXPORTS_SLOWLY, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert exported(Small().eval(), (3, 24, 24)) == b"graph"
+    assert exports == []
 
 
 def test_a_graph_of_other_code_is_exported_anew(
