@@ -29,28 +29,45 @@ def graph_file(module: nn.Module, shape: tuple[int, int, int]) -> Path:
     What no digest can see, such as a function that was replaced at run time, is found out when
     the graph is compared with the network.
     """
-    layers = [(name, layer) for name, layer in module.named_modules()]
-    words = [
-        f"{name} {type(layer).__qualname__}({layer.extra_repr()}) {_options(layer)}"
-        for name, layer in layers
-    ]
+    parts = list(_parts(module))
+    words = [f"{name} {_called(part)} {_options(part)}" for name, part in parts]
     versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
     total = hashlib.sha256("\n".join([str(shape), *versions, *words]).encode())
     total.update(state_dict_digest(module.state_dict()).encode())
-    for file in sorted({file for _, layer in layers if (file := _source(layer))}):
+    for file in sorted({file for _, part in parts if (file := _source(part))}):
         total.update(Path(file).read_bytes())
     return cache_folder() / "graphs" / f"{total.hexdigest()[:32]}.onnx"
 
 
-def _options(layer: nn.Module) -> list[tuple[str, Any]]:
-    """Numbers, words and functions that a layer may branch on."""
-    plain = {key: getattr(value, "__qualname__", value) for key, value in vars(layer).items()}
+def _parts(module: nn.Module) -> Iterator[tuple[str, object]]:
+    """Its layers, and the hooks on them with what these hold: remedies that move images are such.
+
+    >>> [type(part).__name__ for _, part in _parts(nn.ReLU())]
+    ['ReLU']
+    """
+    for name, layer in module.named_modules():
+        yield name, layer
+        for hook in (*layer._forward_pre_hooks.values(), *layer._forward_hooks.values()):
+            yield name, hook
+            yield from ((name, held) for held in getattr(hook, "__dict__", {}).values())
+
+
+def _called(part: object) -> str:
+    """The name of a function or of a class, and what a layer says of itself."""
+    name = getattr(part, "__qualname__", type(part).__qualname__)
+    return f"{name}({part.extra_repr()})" if isinstance(part, nn.Module) else name
+
+
+def _options(part: object) -> list[tuple[str, Any]]:
+    """Numbers, words and functions that a layer or a hook may branch on."""
+    values = getattr(part, "__dict__", {})
+    plain = {key: getattr(value, "__qualname__", value) for key, value in values.items()}
     return sorted((k, v) for k, v in plain.items() if isinstance(v, bool | int | float | str))
 
 
-def _source(layer: nn.Module) -> str | None:
-    with suppress(TypeError, OSError):  # typed into an interpreter
-        file = inspect.getfile(type(layer))
+def _source(part: object) -> str | None:
+    with suppress(TypeError, OSError):  # built in, or typed into an interpreter
+        file = inspect.getfile(part if inspect.isroutine(part) else type(part))
         return file if Path(file).is_file() else None
     return None
 

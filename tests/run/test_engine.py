@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import shiftbench
 from aft_models import onnx as exporter
+from aft_models import repair
 from shiftbench.data import Scenes, load_dataset
 from shiftbench.errors import ModelError, RecordError, UsageError
 from shiftbench.models import Classifier, as_classifier, load_model
@@ -190,6 +192,26 @@ def test_a_network_is_exported_once(exports: list[nn.Module], tmp_path: Path) ->
     pooled.pool = "avg"
     others = [graph_file(m, (3, 24, 24)) for m in (changed, strided, pooled)]
     assert len({file, graph_file(Small(), (3, 32, 32)), *others}) == 5
+
+
+def test_graphs_of_remedies_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that move images are hooks: no layer, option or weight of the network shows them."""
+    monkeypatch.setenv("SHIFTBENCH_CACHE", str(tmp_path))
+
+    def file(*remedies: str) -> Path:
+        model = repair(Small().eval(), *remedies) if remedies else Small().eval()
+        return graph_file(model, (3, 24, 24))
+
+    chosen = [(), ("vote:3",), ("vote:5",), ("canonical",), ("select:4",), ("select:5",)]
+    assert len({file(*remedies) for remedies in chosen}) == len(chosen)
+    assert file("select:4") == file("select:4")
+    before = file("select:4")
+    other = tmp_path / "select.py"
+    other.write_text("# another way to choose")
+    find = inspect.getfile
+    select = type(next(iter(repair(Small(), "select:4")._forward_pre_hooks.values())).move)
+    monkeypatch.setattr(inspect, "getfile", lambda o: str(other) if o is select else find(o))
+    assert file("select:4") != before, "its code has changed"
 
 
 EXPORTS_SLOWLY = """
