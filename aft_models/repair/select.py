@@ -12,8 +12,10 @@ an axis this happens once in ``2 m + 1`` pixels, and no choice among these crops
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from aft_models.errors import AftModelsError
@@ -25,6 +27,7 @@ from aft_models.resample import without_autocast, working_dtype
 
 _SIGMAS = (2.0, 4.0)  # pixels: the score is the difference of two Gaussians
 _RADIUS = 8  # pixels around a place that its score sees, twice the wider sigma
+_BLOCK = 16  # rows that are blurred together
 
 
 @dataclass
@@ -67,8 +70,7 @@ def _scores(images: Tensor) -> Tensor:
     that goes on outside has its maximum at the edge, which moves with the camera.
     """
     gray = images.mean(1, keepdim=True, dtype=working_dtype(images.dtype))
-    rows, columns = (_blur(side).to(gray) for side in map_size(images))
-    fine, coarse = (rows @ gray @ columns.mT).unbind(1)
+    fine, coarse = _blur(_blur(gray).mT).mT.unbind(1)
     scores = (fine - coarse).abs()
     inner = scores[:, 1:-1, 1:-1]
     above_and_below = torch.maximum(scores[:, :-2, 1:-1], scores[:, 2:, 1:-1])
@@ -76,13 +78,24 @@ def _scores(images: Tensor) -> Tensor:
     return inner * (inner >= torch.maximum(above_and_below, beside))
 
 
-def _blur(side: int) -> Tensor:
-    """Both Gaussians along an axis as matrices ``(2, side - 2 r, side)``.
+def _blur(maps: Tensor) -> Tensor:
+    """Both Gaussians down the rows: ``(B, 1 or 2, H, W)`` to ``(B, 2, H - 2 r, W)``.
 
-    Five times faster on a CPU than the convolutions, which have one channel.
+    Products with a small matrix, one per block of rows, are ten times faster on a CPU than
+    convolutions, which have one channel.
     """
-    inside = torch.arange(_RADIUS, side - _RADIUS, dtype=torch.float64)
-    distance = torch.arange(side) - inside[:, None]
+    height = maps.shape[2] - 2 * _RADIUS
+    starts = range(0, height, _BLOCK)
+    padded = F.pad(maps, (0, 0, 0, len(starts) * _BLOCK - height))
+    blocks = torch.stack([padded[:, :, i : i + _BLOCK + 2 * _RADIUS] for i in starts], 2)
+    return (_kernels().to(maps)[:, None] @ blocks).flatten(2, 3)[:, :, :height]
+
+
+@cache
+def _kernels() -> Tensor:
+    """Both Gaussians as matrices ``(2, block, block + 2 r)``."""
+    inside = torch.arange(_RADIUS, _BLOCK + _RADIUS, dtype=torch.float64)
+    distance = torch.arange(_BLOCK + 2 * _RADIUS) - inside[:, None]
     squared = torch.stack([(distance / sigma) ** 2 for sigma in _SIGMAS])
     weights = torch.exp(-0.5 * squared) * (distance.abs() <= _RADIUS)
     return weights / weights.sum(-1, keepdim=True)

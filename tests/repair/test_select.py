@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 from repair_cases import Residual
 from shifted_models import scene
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from aft_models import AftModelsError, repair
 from aft_models.onnx import export_onnx
 from aft_models.preprocessing import Preprocessing
 from aft_models.repair import network_input, view_margin
-from aft_models.repair.select import Select
+from aft_models.repair.select import Select, _scores
 from shiftbench.data import load_dataset
 from shiftbench.errors import UsageError
 from shiftbench.grid import Offset
@@ -73,6 +74,23 @@ def test_the_crop_begins_on_the_lattice_of_the_highest_peak() -> None:
     images[0, :, 30, 11] = 0.9
     images[1, :, 27, 24] = -1
     assert Select(8, (224, 224)).place(images).tolist() == [[11, 14], [1, 15]]  # modulo 17
+
+
+@pytest.mark.parametrize(("height", "width"), [(23, 40), (48, 61)])
+def test_scores_are_peaks_of_a_difference_of_gaussians(height: int, width: int) -> None:
+    image = torch.rand(1, 3, height, width, dtype=torch.float64)
+    steps = torch.arange(-8, 9, dtype=torch.float64)
+    blurred = []
+    for sigma in (2.0, 4.0):
+        kernel = torch.exp(-0.5 * (steps[:, None] ** 2 + steps**2) / sigma**2)
+        blurred.append(F.conv2d(image.mean(1, keepdim=True), (kernel / kernel.sum())[None, None]))
+    scores = (blurred[0] - blurred[1]).abs()[0, 0]
+    expected = torch.zeros(height - 18, width - 18, dtype=torch.float64)
+    for y, x in torch.cartesian_prod(*map(torch.arange, expected.shape)).tolist():
+        beside = scores[[y, y + 2, y + 1, y + 1], [x + 1, x + 1, x, x + 2]]
+        if scores[y + 1, x + 1] >= beside.max():
+            expected[y, x] = scores[y + 1, x + 1]
+    torch.testing.assert_close(_scores(image)[0], expected)
 
 
 def test_moves_along_an_axis_change_the_crop_once_in_its_range() -> None:
