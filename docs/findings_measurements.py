@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 from shiftbench.records.comparable import group_records, why_not
 from shiftbench.records.record import Record
 from shiftbench.scores import ScoreName
-from shiftbench.shifts.attacks import ATTACKS, PAPER_ATTACKS
+from shiftbench.shifts import ATTACKS, PAPER_ATTACKS
 from shiftbench.statistics import Z95
 
 RADIUS = 1  # steps, which every record of ours has

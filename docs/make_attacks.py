@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from shiftbench.report.formats.markdown import update_between_markers
-from shiftbench.shifts import ATTACKS, SHIFTS
-from shiftbench.shifts.attacks import DEFAULT_RADIUS
+from shiftbench.shifts import ATTACKS, DEFAULT_RADIUS, SHIFTS
 
 PAGE = Path(__file__).with_name("protocol.md")
 

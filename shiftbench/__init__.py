@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from shiftbench.run.job import Settings
     from shiftbench.run.remeasure import verify
     from shiftbench.run.runner import run
-    from shiftbench.shifts import SHIFTS
-    from shiftbench.shifts.attacks import ATTACKS, Attack
+    from shiftbench.shifts import ATTACKS, SHIFTS, Attack
     from shiftbench.statistics import PairedComparison, Score, compare_paired, mcnemar, wilson
     from shiftbench.training import train
 
@@ -65,8 +64,8 @@ __all__ = [
 ]
 
 _HOME = {
-    "ATTACKS": "shifts.attacks",
-    "Attack": "shifts.attacks",
+    "ATTACKS": "shifts",
+    "Attack": "shifts",
     "Audit": "audit.report",
     "audit": "audit.layers",
     "CONSISTENCIES": "metrics.consistency",

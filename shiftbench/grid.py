@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-
-from typing_extensions import Self
+from itertools import product
 
 from shiftbench.errors import UsageError
 
@@ -40,10 +39,13 @@ class Grid:
     >>> grid = Grid(1, Fraction(1, 2))
     >>> len(grid), next(iter(grid)), grid.ring(Offset(0.5, -0.5))
     (9, Offset(dy=0.0, dx=0.0), 1)
+    >>> [offset.dy for offset in Grid(2, Fraction(5), axes=1)]
+    [0.0, -5.0, 5.0, -10.0, 10.0]
     """
 
     radius: int  # in steps
     step: Fraction = Fraction(1)  # in pixels; exact, so that six steps of 1/6 make one pixel
+    axes: int = 2  # 1: a line {(i * step, 0)}, in the unit of an attack with one parameter
 
     def __post_init__(self) -> None:
         if not isinstance(self.radius, int) or self.radius < 0:
@@ -79,21 +81,16 @@ class Grid:
 
     @cached_property
     def _rings(self) -> dict[Offset, int]:
-        indices = sorted(self._indices(), key=lambda p: max(map(abs, p)))
-        return {self._offset(i, j): max(abs(i), abs(j)) for i, j in indices}
-
-    def _indices(self) -> Iterable[tuple[int, int]]:
         span = range(-self.radius, self.radius + 1)
-        return ((i, j) for i in span for j in span)
-
-    def _offset(self, i: int, j: int) -> Offset:
-        return Offset(float(i * self.step), float(j * self.step))
+        indices = product(span, span if self.axes == 2 else (0,))
+        rings = sorted((max(abs(i), abs(j)), i, j) for i, j in indices)
+        return {Offset(float(i * self.step), float(j * self.step)): ring for ring, i, j in rings}
 
     def ring(self, offset: Offset) -> int:
         """The ring an offset of this grid lies on."""
         return self._rings[offset]
 
-    def up_to(self, radius: int) -> Self:
+    def up_to(self, radius: int) -> Grid:
         """The same grid cut down to a smaller radius."""
         return replace(self, radius=radius)
 
@@ -101,24 +98,4 @@ class Grid:
         return iter(self._rings)
 
     def __len__(self) -> int:
-        return (2 * self.radius + 1) ** 2
-
-    def __contains__(self, offset: object) -> bool:
-        return offset in self._rings
-
-
-@dataclass(frozen=True)
-class Line(Grid):
-    """The grid of an attack with one parameter, such as an angle: {(i * step, 0)}.
-
-    Steps, rings and `reach` count in the unit of the attack (`Attack.unit`).
-
-    >>> [offset.dy for offset in Line(2, Fraction(5))]
-    [0.0, -5.0, 5.0, -10.0, 10.0]
-    """
-
-    def _indices(self) -> Iterable[tuple[int, int]]:
-        return ((i, 0) for i in range(-self.radius, self.radius + 1))
-
-    def __len__(self) -> int:
-        return 2 * self.radius + 1
+        return int((2 * self.radius + 1) ** self.axes)

@@ -27,7 +27,7 @@ from shiftbench.records.record import (
 )
 from shiftbench.records.record import write_record as write
 from shiftbench.run.store import describe
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.shifts import ATTACKS
 
 Radii = Sequence[int | None]  # per image: the ring that broke it; None when nothing did
 CHANGE = 1 / 64  # how much every probability moves under a random shift

@@ -19,8 +19,7 @@ from shiftbench.records.comparable import why_not
 from shiftbench.records.record import read_record, read_records
 from shiftbench.records.verify import contradictions
 from shiftbench.report.table import build_tables
-from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.shifts import ATTACKS, SHIFTS
 
 COUNT, SIZE = 21, 16
 PIXEL_ATTACKS = [name for name in ATTACKS if not SHIFTS.get(ATTACKS.get(name).shift).rendered]

@@ -1,5 +1,6 @@
 """Grids: the lattice, its rings and its order."""
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -7,24 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiftbench.errors import UsageError
-from shiftbench.grid import ORIGIN, Grid, Line, Offset
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.grid import ORIGIN, Grid, Offset
+from shiftbench.shifts import ATTACKS
 
 radii = st.integers(0, 8)
 steps = st.fractions(Fraction(1, 12), 3, max_denominator=12)
 
 
 @given(radii, steps)
-def test_holds_every_lattice_point_once(radius: int, step: Fraction) -> None:
-    grid = Grid(radius, step)
-    span = range(-radius, radius + 1)
+def test_a_grid_holds_every_lattice_point_once_from_the_inside_out(
+    radius: int, step: Fraction
+) -> None:
+    grid, span = Grid(radius, step), range(-radius, radius + 1)
     assert len(grid) == len(list(grid)) == (2 * radius + 1) ** 2
     assert set(grid) == {Offset(float(i * step), float(j * step)) for i in span for j in span}
-
-
-@given(radii, steps)
-def test_goes_from_the_inside_out(radius: int, step: Fraction) -> None:
-    grid = Grid(radius, step)
     assert grid.offsets[0] == ORIGIN
     assert list(grid.rings) == sorted(grid.rings)
     for offset, ring in zip(grid.offsets, grid.rings, strict=True):
@@ -32,29 +29,22 @@ def test_goes_from_the_inside_out(radius: int, step: Fraction) -> None:
         assert ring * step == pytest.approx(max(abs(offset.dy), abs(offset.dx)))
 
 
-@given(radii, radii, steps)
-def test_a_smaller_grid_is_the_beginning_of_a_larger_one(a: int, b: int, step: Fraction) -> None:
-    small, large = sorted((a, b))
-    assert list(Grid(small, step)) == list(Grid(large, step))[: len(Grid(small, step))]
-    assert Grid(large, step).up_to(small) == Grid(small, step)
-    assert list(Line(small, step)) == list(Line(large, step).up_to(small))
+@given(radii, radii, steps, st.sampled_from([1, 2]))
+def test_a_smaller_grid_is_the_beginning_of_a_larger_one(
+    a: int, b: int, step: Fraction, axes: int
+) -> None:
+    small, large = (Grid(radius, step, axes) for radius in sorted((a, b)))
+    assert list(small) == list(large)[: len(small)]
+    assert large.up_to(small.radius) == small
 
 
 @given(radii, steps)
 def test_a_line_is_the_part_of_a_grid_with_one_parameter(radius: int, step: Fraction) -> None:
-    line, grid = Line(radius, step), Grid(radius, step)
+    line, grid = Grid(radius, step, axes=1), Grid(radius, step)
     assert list(line) == [offset for offset in grid if offset.dx == 0]
     assert [line.ring(offset) for offset in line] == [grid.ring(offset) for offset in line]
     assert (len(line), line.reach) == (len(line.offsets), grid.reach)
     assert line != grid
-
-
-@given(radii)
-def test_symmetric_about_the_origin(radius: int) -> None:
-    grid = Grid(radius, Fraction(1, 6))
-    for offset in grid:
-        assert Offset(-offset.dy, -offset.dx) in grid
-        assert Offset(offset.dx, offset.dy) in grid
 
 
 def test_a_float_step_is_read_as_the_fraction_it_stands_for() -> None:
@@ -73,13 +63,13 @@ def test_named_grids_of_the_paper(name: str, reach: int, integer: bool) -> None:
     assert grid.is_integer is integer
 
 
-@pytest.mark.parametrize("radius", [-1, 2.5])
-def test_refuses_a_radius_that_is_no_count(radius: float) -> None:
-    with pytest.raises(UsageError, match="whole number of steps"):
-        Grid(radius)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("step", [0.0, -1.0, float("nan"), float("inf"), 1e-9])
-def test_refuses_a_step_that_is_no_distance(step: float) -> None:
-    with pytest.raises(UsageError, match="step of a grid"):
-        Grid(1, step)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("radius", "step", "words"),
+    [
+        *((radius, 1.0, "whole number of steps") for radius in (-1, 2.5)),
+        *((1, step, "step of a grid") for step in (0.0, -1.0, math.nan, math.inf, 1e-9)),
+    ],
+)
+def test_refuses_what_spans_no_grid(radius: float, step: float, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Grid(radius, step)  # type: ignore[arg-type]

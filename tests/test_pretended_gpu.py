@@ -29,8 +29,7 @@ from shiftbench.metrics.predictions import predict_clean
 from shiftbench.metrics.search import search
 from shiftbench.models import as_classifier
 from shiftbench.run.engine import Engine, TorchForward
-from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.shifts import ATTACKS, SHIFTS
 
 CUDA = torch.device("cuda", 0)
 MARGIN = 6

@@ -27,17 +27,12 @@ from shiftbench.models.source import SOURCES as MODEL_SOURCES
 from shiftbench.models.source import ModelEntry
 from shiftbench.report.formats import FORMATS, Format
 from shiftbench.scores import ScoreName
-from shiftbench.shifts.attacks import ATTACKS, Attack
-from shiftbench.shifts.base import SHIFTS, Scene, Views, pick, view_size, window
+from shiftbench.shifts import ATTACKS, SHIFTS, Attack, Scene, Shift, Views
+from shiftbench.shifts.base import pick, view_size, window
 
 
-class Mirror:
+class Mirror(Shift):
     """Whole-pixel crops of the mirror image."""
-
-    rendered = False
-
-    def margin(self, grid: Grid) -> int:
-        return math.ceil(grid.reach)
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         height, width = view_size(canvas, margin)
@@ -54,10 +49,8 @@ SHIFTS.register("mirror", Mirror())
 ATTACKS.register("mirrored", Attack("mirrored", "mirror", Fraction(1), "crops of the mirror image"))
 
 
-class Turn:
+class Turn(Shift):
     """Rotations about the center, by an angle in degrees; corners repeat the border."""
-
-    rendered = False
 
     def margin(self, grid: Grid) -> int:
         return 0

@@ -28,7 +28,7 @@ def _datasets() -> list[Entry]:
 
 
 def _attacks() -> list[Entry]:
-    from shiftbench.shifts.attacks import ATTACKS
+    from shiftbench.shifts import ATTACKS
 
     attacks = [ATTACKS.get(name) for name in ATTACKS]
     return [{"name": a.name, "step": f"{a.step} {a.unit}", "summary": a.summary} for a in attacks]

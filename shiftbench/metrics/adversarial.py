@@ -23,8 +23,7 @@ from shiftbench.metrics.base import (
 )
 from shiftbench.metrics.search import Mode, Trace, search, survives
 from shiftbench.scores import ScoreName
-from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.attacks import ATTACKS, Attack, parse_attack
+from shiftbench.shifts import ATTACKS, SHIFTS, Attack, parse_attack
 from shiftbench.statistics import FRACTION, Score, mean_score
 
 FAMILY, WORST = "adversarial", "worst-confidence"

@@ -27,8 +27,7 @@ from shiftbench.metrics.base import (
     column,
 )
 from shiftbench.scores import ScoreName
-from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.shifts import ATTACKS, SHIFTS
 
 FAMILY = "drift"
 COMPARED = 1000  # images whose features are compared with each other, at most

@@ -32,8 +32,7 @@ from shiftbench.records.record import KEY, Record
 from shiftbench.registry import unknown_name
 from shiftbench.report.compare import Comparison
 from shiftbench.report.plots import save_figure
-from shiftbench.shifts import SHIFTS, Views
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.shifts import ATTACKS, SHIFTS, Views
 
 Pixels = NDArray[np.uint8]  # (H, W, 3)
 SIDES = ("_first", "_second")  # suffixes of the columns of the two records

@@ -15,8 +15,7 @@ from shiftbench.data.images import read_image
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.preprocessing import PAPER_RATIO, Geometry
-from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.shifts import ATTACKS, SHIFTS
 
 DEFAULT_OFFSETS: Mapping[str, Offset] = {
     "integer": Offset(6, 6),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shiftbench.scores import ScoreName
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.shifts import ATTACKS
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
 from shiftbench.report.axis import ShiftAxis
 from shiftbench.scores import ACCURACY, ScoreName
-from shiftbench.shifts.attacks import DEFAULT_RADIUS
+from shiftbench.shifts import DEFAULT_RADIUS
 from shiftbench.statistics import Score
 
 Row = Mapping[str, str]

@@ -16,7 +16,7 @@ from shiftbench.registry import unknown_name
 from shiftbench.report.axis import ShiftAxis
 from shiftbench.report.ranking import Measured, lower_is_better, rank
 from shiftbench.scores import ACCURACY, UNRANKED_UNITS, ScoreName
-from shiftbench.shifts.attacks import DEFAULT_RADIUS, PAPER_ATTACKS
+from shiftbench.shifts import DEFAULT_RADIUS, PAPER_ATTACKS
 from shiftbench.statistics import FRACTION
 
 # The first scores of every table, whether or not a record has them: the paper's.

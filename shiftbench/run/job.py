@@ -22,8 +22,7 @@ from shiftbench.preprocessing import Geometry, geometry_for
 from shiftbench.records.record import DataInfo, ModelInfo, images_digest
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import AUTO, AUTOCAST, ENGINES, PRECISIONS
-from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.attacks import ATTACKS, PAPER_ATTACKS, parse_attack
+from shiftbench.shifts import ATTACKS, PAPER_ATTACKS, SHIFTS, parse_attack
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,17 @@ torch before it is needed, so that attacks are listed at once.
 from importlib import import_module
 from pkgutil import iter_modules
 
-from shiftbench.shifts.attacks import ATTACKS, Attack, parse_attack
-from shiftbench.shifts.base import SHIFTS, Scene, Shift, Views
+from shiftbench.shifts.base import (
+    ATTACKS,
+    DEFAULT_RADIUS,
+    PAPER_ATTACKS,
+    SHIFTS,
+    Attack,
+    Scene,
+    Shift,
+    Views,
+    parse_attack,
+)
 
 # The order of the registries, and so of tables: the kinds of the paper come first.
 for _name in dict.fromkeys(
@@ -17,4 +26,14 @@ for _name in dict.fromkeys(
 ):
     import_module(f"{__name__}.{_name}")
 
-__all__ = ["ATTACKS", "SHIFTS", "Attack", "Scene", "Shift", "Views", "parse_attack"]
+__all__ = [
+    "ATTACKS",
+    "DEFAULT_RADIUS",
+    "PAPER_ATTACKS",
+    "SHIFTS",
+    "Attack",
+    "Scene",
+    "Shift",
+    "Views",
+    "parse_attack",
+]

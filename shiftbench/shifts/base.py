@@ -1,9 +1,11 @@
-"""The seam every kind of shift implements."""
+"""Kinds of shift, the seam that each implements, and attacks: a kind and the grid to search."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Protocol
 
 from shiftbench.errors import UsageError
@@ -12,6 +14,9 @@ from shiftbench.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+DEFAULT_RADIUS = 6  # steps, for every attack of the paper
+PAPER_ATTACKS = ("integer", "half", "crop", "bilinear")
 
 
 class Views(Protocol):
@@ -31,30 +36,67 @@ Scene = Callable[[], Views]
 
 
 class Shift(Protocol):
-    """A kind of shift."""
+    """A kind of shift; those that derive from it need no more than `views`."""
 
-    @property
-    def rendered(self) -> bool:
-        """Whether the scene is rendered again: pixels alone are not enough."""
-        ...
+    rendered: bool = False  # whether the scene is rendered again: pixels alone are not enough
 
     def margin(self, grid: Grid) -> int:
         """How many pixels around the view the offsets of `grid` read."""
-        ...
+        return math.ceil(grid.reach)
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Prepares a batch of canvases, (B, C, H + 2 margin, W + 2 margin), for many offsets.
 
-        Args:
-            canvas: The images with their margin, which may be wider than the offsets need: one
-                canvas serves every kind of shift.
-            margin: Pixels around the view on each side.
-            scene: What renders the same images again, where they can be.
+        The margin may be wider than the offsets need: one canvas serves every kind of shift.
+        `scene` renders the same images again, where they can be.
         """
         ...
 
 
 SHIFTS: Registry[Shift] = Registry("kind of shift")
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A worst-case search: which shift moves the image, over which grid of offsets.
+
+    >>> len(ATTACKS.get("half").grid(6)), ATTACKS.get("half").grid(6).reach
+    (169, Fraction(3, 1))
+    """
+
+    name: str
+    shift: str  # a kind registered in SHIFTS
+    step: Fraction  # between neighboring offsets, in `unit`
+    summary: str  # one line for `shiftbench list attacks`
+    opt_in: bool = False  # not one of `all`: only where the user asks for it
+    unit: str = "px"  # what offsets are counted in; such as "°" for a rotation
+    axes: int = 2  # a square of offsets; 1: a line, for a shift with one parameter, `Offset.dy`
+
+    def grid(self, radius: int = DEFAULT_RADIUS) -> Grid:
+        """The grid of this attack up to `radius` steps."""
+        return Grid(radius, self.step, self.axes)
+
+
+ATTACKS: Registry[Attack] = Registry("attack")
+
+
+def parse_attack(text: str) -> Attack:
+    """The attack of `NAME` or `NAME:STEP`.
+
+    >>> parse_attack("bilinear").step, parse_attack("bilinear:1/4").step
+    (Fraction(1, 6), Fraction(1, 4))
+    """
+    name, colon, step = text.partition(":")
+    attack = ATTACKS.get(name)
+    if not colon:
+        return attack
+    try:
+        return replace(attack, step=Grid(0, Fraction(step)).step)
+    except (ValueError, ZeroDivisionError) as error:
+        raise UsageError(f"expected a step such as 1, 0.5 or 1/6, got {step!r}") from error
+
+
+# --- what kinds of shift share
 
 
 def view_size(canvas: Tensor, margin: int) -> tuple[int, int]:
@@ -75,13 +117,7 @@ def view_size(canvas: Tensor, margin: int) -> tuple[int, int]:
 
 
 def check_reach(offset: Offset, margin: int, *, taps: int = 0) -> None:
-    """Refuses an offset that reads beyond the margin.
-
-    Args:
-        offset: Where the camera goes.
-        margin: Pixels around the view.
-        taps: Further pixels that a fraction on an axis reads there.
-    """
+    """Refuses an offset that reads beyond the margin; a fraction reads `taps` further pixels."""
     needed = max(math.ceil(abs(d)) + (taps if d % 1 else 0) for d in (offset.dy, offset.dx))
     if needed > margin:
         raise UsageError(

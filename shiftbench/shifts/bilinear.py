@@ -6,22 +6,17 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from shiftbench.grid import Grid, Offset
-from shiftbench.shifts.attacks import ATTACKS, Attack
-from shiftbench.shifts.base import SHIFTS, Scene, Views, check_reach, pick, view_size, window
+from shiftbench.grid import Offset
+from shiftbench.shifts.base import ATTACKS, SHIFTS, Attack, Shift, check_reach, pick, view_size
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shiftbench.shifts.base import Scene, Views
 
-class Bilinear:
+
+class Bilinear(Shift):
     """The canvas read by two-tap linear interpolation on each axis, as most warping code does."""
-
-    rendered = False
-
-    def margin(self, grid: Grid) -> int:
-        """As many whole pixels as the offsets reach."""
-        return math.ceil(grid.reach)
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Each view is two lerps of a window of the canvas."""
@@ -33,8 +28,8 @@ class Bilinear:
             weight_y, weight_x = offset.dy - floor_y, offset.dx - floor_x
             # A whole offset reads one tap: the second has weight 0, and may lie off the canvas.
             rows_read, columns_read = height + (weight_y > 0), width + (weight_x > 0)
-            images = window(canvas, margin + floor_y, margin + floor_x, rows_read, columns_read)
-            images = pick(images, rows)
+            top, left = margin + floor_y, margin + floor_x
+            images = pick(canvas[..., top : top + rows_read, left : left + columns_read], rows)
             if weight_y:
                 images = images[..., :-1, :].lerp(images[..., 1:, :], weight_y)
             if weight_x:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import Grid
-from shiftbench.shifts.attacks import ATTACKS, Attack
-from shiftbench.shifts.base import SHIFTS, Scene, Views
+from shiftbench.shifts.base import ATTACKS, SHIFTS, Attack, Shift
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shiftbench.shifts.base import Scene, Views
 
-class Camera:
+
+class Camera(Shift):
     """The scene rendered again from the moved camera, by any part of a pixel."""
 
     rendered = True

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import Grid, Offset
-from shiftbench.shifts.attacks import ATTACKS, Attack
-from shiftbench.shifts.base import SHIFTS, Scene, Views, check_reach, pick, view_size, window
+from shiftbench.shifts.base import ATTACKS, SHIFTS, Attack, Shift, check_reach, pick, view_size
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shiftbench.shifts.base import Scene, Views
 
-class Crop:
+
+class Crop(Shift):
     """The window moves over the canvas by whole pixels, over the image's own pixels."""
-
-    rendered = False
 
     def margin(self, grid: Grid) -> int:
         """As many pixels as the window moves."""
@@ -27,7 +25,7 @@ class Crop:
                 f"a crop moves by whole pixels, got a grid with step {grid.step}. Use a whole "
                 "step, or the attack 'bilinear' or 'half' for parts of a pixel"
             )
-        return math.ceil(grid.reach)
+        return super().margin(grid)
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Every whole-batch view is a slice of the canvas: nothing is copied."""
@@ -41,7 +39,7 @@ class Crop:
                     "Use the kind of shift 'bilinear' or 'cyclic' for parts of a pixel"
                 )
             top, left = margin + int(offset.dy), margin + int(offset.dx)
-            return pick(window(canvas, top, left, height, width), rows)
+            return pick(canvas[..., top : top + height, left : left + width], rows)
 
         return views
 

@@ -7,11 +7,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from shiftbench.grid import Grid, Offset
-from shiftbench.shifts.attacks import ATTACKS, Attack
-from shiftbench.shifts.base import SHIFTS, Scene, Views, pick, view_size, window
+from shiftbench.shifts.base import ATTACKS, SHIFTS, Attack, Shift, pick, view_size, window
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from shiftbench.shifts.base import Scene, Views
 
 MAX_PHASES = 3  # kept per batch beside the images themselves: all that half-pixel grids need
 
@@ -80,10 +81,8 @@ class _CyclicViews:
         return pick(images, rows)
 
 
-class Cyclic:
+class Cyclic(Shift):
     """One period of a band-limited periodic image, read at any offset by sinc interpolation."""
-
-    rendered = False
 
     def margin(self, grid: Grid) -> int:
         """None: the view is all there is."""

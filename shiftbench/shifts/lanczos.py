@@ -7,11 +7,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from shiftbench.grid import Grid, Offset
-from shiftbench.shifts.attacks import ATTACKS, Attack
-from shiftbench.shifts.base import SHIFTS, Scene, Views, check_reach, pick, view_size
+from shiftbench.shifts.base import ATTACKS, SHIFTS, Attack, Shift, check_reach, pick, view_size
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from shiftbench.shifts.base import Scene, Views
 
 LOBES = 6  # of the sinc on each side; the kernel has twice as many taps
 
@@ -41,18 +42,16 @@ def _filter(images: Tensor, taps: list[float], axis: int, start: int, length: in
     return total
 
 
-class Lanczos:
+class Lanczos(Shift):
     """The canvas read by a Lanczos-windowed sinc of six lobes on each axis, weights of sum 1.
 
     It keeps the amplitude of every wave up to 0.4 cycles a pixel within 3%, where linear
     interpolation at half a pixel leaves 31%.
     """
 
-    rendered = False
-
     def margin(self, grid: Grid) -> int:
         """As many whole pixels as the offsets reach, and the rest of the kernel."""
-        return math.ceil(grid.reach) + (0 if grid.is_integer else LOBES - 1)
+        return super().margin(grid) + (0 if grid.is_integer else LOBES - 1)
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Each view is twelve taps on each axis that it moves along by a fraction."""

@@ -21,8 +21,7 @@ from shiftbench.metrics.agreement import Agreement
 from shiftbench.metrics.base import NEAR_TIE_COLUMN, PASSES, ImageBatch
 from shiftbench.metrics.flip import top_distance
 from shiftbench.scores import ScoreName
-from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.shifts import ATTACKS, SHIFTS
 
 COUNT, VIEW, MARGIN, CLASSES = 9, 12, 9, 7
 OPTIONS = MetricOptions(max_shift=2, repeats=2, seed=1)

@@ -17,8 +17,7 @@ from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.metrics.predictions import Predictions, predict_clean
 from shiftbench.metrics.search import Trace, adversarial_accuracy, search
 from shiftbench.models.classifier import LogitsOnly
-from shiftbench.shifts import SHIFTS, Views
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.shifts import ATTACKS, SHIFTS, Views
 
 COUNT, CLASSES, MARGIN, RADIUS = 23, 4, 6, 2
 SIZE = (6 + 2 * MARGIN, 7 + 2 * MARGIN)  # of the canvases

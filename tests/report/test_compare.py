@@ -23,7 +23,7 @@ from shiftbench.pictures.gallery import Gallery, build_gallery, gallery_figure, 
 from shiftbench.records.record import Record
 from shiftbench.report.compare import ScoreComparison, compare, to_rows
 from shiftbench.scores import ScoreName, Scores
-from shiftbench.shifts.attacks import ATTACKS
+from shiftbench.shifts import ATTACKS
 from shiftbench_cli import render
 from shiftbench_cli.compare import command
 
