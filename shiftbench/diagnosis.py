@@ -19,7 +19,7 @@ from shiftbench.data.torchvision_sets import default_root
 from shiftbench.files import cache_folder
 from shiftbench.plugins import GROUP
 from shiftbench.run.engine import choose_device
-from shiftbench.run.environment import describe_environment
+from shiftbench.run.runner import describe_environment
 
 ALSO = ("numpy", "pandas", "pyarrow", "matplotlib", "safetensors")  # besides those of a record
 OURS = "shiftbench"

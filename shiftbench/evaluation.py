@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,33 +15,23 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from aft_models.weights import state_dict_digest
+from shiftbench.data import CanvasBatch, ImageSet
+from shiftbench.data.base import ALL
 from shiftbench.errors import DataError, UsageError, no_images
-from shiftbench.metrics import Metric, MetricOptions, plan_metric
-from shiftbench.metrics.base import KEY, PASSES, ImageBatch
+from shiftbench.metrics import MetricOptions, plan_metric
 from shiftbench.metrics.predictions import Model, check_batch_size
-from shiftbench.models.classifier import LogitsOnly, are_probabilities
-from shiftbench.records.record import (
-    DataInfo,
-    ModelInfo,
-    Record,
-    images_digest,
-    record_folder,
-    write_record,
-)
+from shiftbench.models.classifier import Classifier, LogitsOnly, are_probabilities
+from shiftbench.preprocessing import Geometry, Preprocessing
+from shiftbench.records.record import ModelInfo, Record, record_folder, write_record
 from shiftbench.registry import unknown_name
-from shiftbench.run.engine import (
-    CHECKED,
-    ENGINES,
-    FORWARDS,
-    check_batch_independence,
-    checked,
-)
-from shiftbench.run.environment import describe_environment
-from shiftbench.run.job import attack_names
-from shiftbench.run.store import Store, describe, join_rows
+from shiftbench.run.engine import CHECKED, ENGINES, Engine
+from shiftbench.run.job import Job, attack_names, describe_data
+from shiftbench.run.runner import FULL_BATCHES, describe_environment, measure
+from shiftbench.run.store import Store
 from shiftbench.scores import ACCURACY, Scores
 from shiftbench.shifts.base import view_size, window
 from shiftbench.statistics import Score
@@ -52,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FULL_BATCHES = 4  # batches' worth of images measured together, so that batches stay full
+Box = tuple[int, int, int, int]  # top, left, height, width
 
 
 @dataclass(frozen=True)
@@ -228,6 +217,8 @@ def evaluate(
         1.0
     """
     check_batch_size(batch_size)
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
     attacks = _listed(attack)
     if "all" in attacks:
         attacks = list(attack_names(attacks, camera=False))
@@ -244,107 +235,108 @@ def evaluate(
         repeats=repeats,
         seed=seed,
     )
-    store, names, pixels = Store(), list[str](), hashlib.sha256()
-    plan: _Plan | None = None
-    began = time.monotonic()
+    store, names, classes, pixels = Store(), list[str](), list[int](), hashlib.sha256()
+    job: Job | None = None
     with _eval_mode(model) as like:
-        for images_here, label in _parts(_batches(images, labels), FULL_BATCHES * batch_size):
-            moved = images_here if like is None else images_here.to(like.device, like.dtype)
+        for part, labels_here in _parts(_batches(images, labels), FULL_BATCHES * batch_size):
+            moved = part if like is None else part.to(like.device, like.dtype)
             moved = moved if device is None else moved.to(device)
-            plan = plan or _plan(model, engine, moved, texts, options, attacks, view)
-            canvas, margin = _center(moved, plan.margin, attacks, view)
-            here = _keys(keys, len(names), len(label))
-            names += here
-            pixels.update(canvas.detach().cpu().contiguous().numpy().tobytes())
-            batch = ImageBatch.predict(
-                plan.predict, canvas, margin, here, label, batch_size=batch_size
+            if job is None:
+                place, margin = _center(moved, _needed(texts, options, moved), attacks, view)
+                first = _cut(moved, place)
+                job = _plan(
+                    _classifier(model, engine, first), place, margin, texts, options, engine
+                )
+                forward = Engine(
+                    job.classifier,
+                    device=first.device,
+                    engine=engine,
+                    batch_size=batch_size,
+                    like=first,
+                )
+            canvas = _cut(moved, place, margin)
+            pixels.update(canvas.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            here = _keys(keys, len(names), len(labels_here))
+            batch = CanvasBatch(
+                canvas, torch.from_numpy(labels_here), here, tuple(range(len(here)))
             )
-            for metric in plan.metrics:
-                store.append(metric, metric.rows(batch))
-    if plan is None:
+            rows = Store()  # of its own: looking up what is missing takes longer, the more there is
+            measure(
+                _on(job, _Given(data, ALL, here, labels_here.tolist(), ())),
+                rows,
+                forward,
+                at_hand=batch,
+            )
+            store.extend(rows)
+            names += here
+            classes += labels_here.tolist()
+    if job is None:
         raise no_images()
-    added = {metric.name: store.added(metric) for metric in plan.metrics}
-    samples = join_rows(names, added)
-    module = _module_of(model)
-    record = describe(
-        plan.metrics,
-        samples,
-        model=ModelInfo(
-            name=name,
-            source="python",
-            digest="" if module is None else state_dict_digest(module.state_dict()),
-            parameters=0 if module is None else sum(p.numel() for p in module.parameters()),
-            input_size=plan.geometry["view"],
-            mean=(),
-            std=(),
-            interpolation="none",
-        ),
-        data=DataInfo(
-            name=data,
-            split="all",
-            images=len(samples),
-            fingerprint=pixels.hexdigest(),
-            geometry={**plan.geometry, "interpolation": "none", "pad": "none", "crop": "given"},
-            labels=images_digest(samples[KEY], samples["label"]),
-        ),
-        settings={"limit": None, "search_limit": None, "seed": seed, "engine": engine},
-        environment=describe_environment(torch.device("cpu") if like is None else like.device),
-        seconds=time.monotonic() - began,
-        forward_passes=int(sum(frame[PASSES].sum() for frame in added.values())),
-    )
-    return Evaluation(record)
+    job = _on(job, _Given(data, ALL, names, classes, (), digest=pixels.hexdigest()))
+    job = replace(job, model=replace(job.model, name=name))
+    return Evaluation(store.derive(job, describe_environment(forward.device)))
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What follows from the size of the images."""
+@dataclass(frozen=True, eq=False)
+class _Given(ImageSet):
+    """What is known of images that the caller has cut and normalized: nothing is decoded."""
 
-    metrics: tuple[Metric, ...]
-    predict: Model
-    margin: int  # pixels that the grids need around the view, at least
-    geometry: Mapping[str, int]
+    digest: str = ""
+
+    def image(self, index: int) -> Image:
+        raise NotImplementedError
+
+    def has_size(self, side: int) -> bool:
+        return True
+
+    def fingerprint(self, *, verify: bool = False) -> str:
+        return self.digest
 
 
 def _plan(
-    model: Model,
-    engine: str,
-    images: Tensor,
+    classifier: Classifier,
+    place: Box,
+    margin: int,
     texts: Sequence[str],
     options: MetricOptions,
-    attacks: Sequence[str],
-    view: int | tuple[int, int] | None,
-) -> _Plan:
-    size = min(images.shape[-2:])
-    # Random crops make do with the margin that the others need.
-    others = [t for t in texts if t.partition(":")[0] not in ("consistency", "agreement")]
-    needed = max(plan_metric(text, options, view=size, resize=size).margin() for text in others)
-    canvas, margin = _center(images, needed, attacks, view)
-    height, width = (side - 2 * margin for side in canvas.shape[-2:])
-    sizes = {"view": min(height, width), "resize": min(canvas.shape[-2:])}
-    return _Plan(
-        tuple(plan_metric(text, options, **sizes) for text in texts),
-        _forward(model, engine, window(canvas, margin, margin, height, width)),
-        needed,
-        {**sizes, "margin": margin},
+    engine: str,
+) -> Job:
+    """The job, on no images yet."""
+    side = min(place[2:])
+    geometry = Geometry(side, side + 2 * margin, margin, interpolation="none", crop="given")
+    sizes = {"view": geometry.view, "resize": geometry.resize}
+    nothing = _Given("", ALL, (), (), ())
+    return Job(
+        classifier=classifier,
+        dataset=nothing,
+        geometry=geometry,
+        metrics=tuple(plan_metric(text, options, **sizes) for text in dict.fromkeys(texts)),
+        keys={},
+        model=ModelInfo.of(classifier),
+        data=describe_data(nothing, geometry),
+        settings={"limit": None, "search_limit": None, "seed": options.seed, "engine": engine},
     )
+
+
+def _on(job: Job, images: ImageSet) -> Job:
+    keys = {metric.name: images.keys for metric in job.metrics}
+    return replace(job, dataset=images, keys=keys, data=describe_data(images, job.geometry))
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _keys(given: Sequence[str] | None, done: int, count: int) -> list[str]:
+def _keys(given: Sequence[str] | None, done: int, count: int) -> tuple[str, ...]:
     """The names of the next images."""
     names = range(done, done + count) if given is None else given[done : done + count]
     if len(names) < count:
         raise DataError(f"expected a key per image, got only {len(given or ())}")
-    return [str(name) for name in names]
+    return tuple(str(name) for name in names)
 
 
-def _forward(model: Model, engine: str, first: Tensor) -> Model:
-    """What maps images to logits, checked on the first images."""
-    if engine not in ENGINES:
-        raise unknown_name("engine", engine, ENGINES)
+def _classifier(model: Model, engine: str, images: Tensor) -> Classifier:
+    """The model with what a record says of it, tried on the first images."""
     module = _module_of(model)
     if module is None and engine != "torch":
         raise UsageError(
@@ -354,13 +346,19 @@ def _forward(model: Model, engine: str, first: Tensor) -> Model:
     name = "the model" if module is None else type(module).__name__
     logits = LogitsOnly(model).eval()
     with torch.no_grad():
-        logits.gives_probabilities = are_probabilities(logits(first[:CHECKED]))
+        outputs = logits(images[:CHECKED])
+    logits.gives_probabilities = are_probabilities(outputs)
     if logits.gives_probabilities:
         log.warning("%s returns probabilities: their logarithms are taken as logits", name)
-    if engine == "torch":
-        check_batch_independence(name, logits, first)
-        return logits
-    return checked(name, FORWARDS[engine](logits, (*first.shape[1:],), "fp32"), logits, first)
+    return Classifier(
+        module=logits,
+        preprocessing=Preprocessing(min(images.shape[-2:]), (), (), "none"),
+        name=name,
+        source="python",
+        num_classes=outputs.shape[-1],
+        parameters=0 if module is None else sum(p.numel() for p in module.parameters()),
+        digest="" if module is None else state_dict_digest(module.state_dict()),
+    )
 
 
 def _module_of(model: Model) -> nn.Module | None:
@@ -386,25 +384,35 @@ def _eval_mode(model: Model) -> Iterator[Tensor | None]:
             part.training = True
 
 
+def _needed(texts: Sequence[str], options: MetricOptions, images: Tensor) -> int:
+    """Pixels that the grids need around the view; random crops make do with these."""
+    size = min(images.shape[-2:])
+    grids = [t for t in texts if t.partition(":")[0] not in ("consistency", "agreement")]
+    return max(plan_metric(text, options, view=size, resize=size).margin() for text in grids)
+
+
 def _center(
-    canvas: Tensor, needed: int, attacks: Sequence[str], view: int | tuple[int, int] | None
-) -> tuple[Tensor, int]:
-    """Cuts images to a view with the same margin on every side; returns them and the margin."""
-    height, width = canvas.shape[-2:]
+    images: Tensor, needed: int, attacks: Sequence[str], view: int | tuple[int, int] | None
+) -> tuple[Box, int]:
+    """Where the view stands in the images, and the margin that it has on every side."""
+    height, width = images.shape[-2:]
     if view is None:
         view = (height - 2 * needed, width - 2 * needed)
-    view_height, view_width = (view, view) if isinstance(view, int) else view
-    margin = min(height - view_height, width - view_width) // 2
-    if margin < needed or min(view_height, view_width) < 1:
+    rows, columns = (view, view) if isinstance(view, int) else view
+    margin = min(height - rows, width - columns) // 2
+    if margin < needed or min(rows, columns) < 1:
         raise UsageError(
             f"attack {' and '.join(map(repr, attacks))} needs {needed} pixels "
             f"around the view, but images of {height}x{width} do not hold a view of "
-            f"{view_height}x{view_width} with them. Choose a smaller max_shift, a smaller view, or "
+            f"{rows}x{columns} with them. Choose a smaller max_shift, a smaller view, or "
             "larger or padded images"
         )
-    full_height, full_width = view_height + 2 * margin, view_width + 2 * margin
-    top, left = (height - full_height) // 2, (width - full_width) // 2
-    return window(canvas, top, left, full_height, full_width), margin
+    return ((height - rows) // 2, (width - columns) // 2, rows, columns), margin
+
+
+def _cut(images: Tensor, place: Box, margin: int = 0) -> Tensor:
+    top, left, height, width = place
+    return window(images, top - margin, left - margin, height + 2 * margin, width + 2 * margin)
 
 
 Images = tuple[Tensor, NDArray[np.int64]]  # images (B, C, H, W) and their labels (B,)

@@ -88,7 +88,7 @@ def predict(model: Model, images: Tensor) -> Predictions:
             f"expected finite logits, got NaN or infinity for {bad} of {len(images)} images in a "
             "batch. Check the weights and the images, or use a higher precision"
         )
-    return Predictions(logits, getattr(model, "rounding", _rounding(output.dtype)))
+    return Predictions(logits, max(getattr(model, "rounding", 0.0), _rounding(output.dtype)))
 
 
 def _rounding(dtype: torch.dtype) -> float:

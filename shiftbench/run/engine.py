@@ -223,15 +223,12 @@ def input_shape(classifier: Classifier) -> tuple[int, int, int]:
     return (len(recipe.mean), recipe.input_size, recipe.input_size)
 
 
-def time_forward(
-    forward: Forward, shape: tuple[int, int, int], device: torch.device, count: int = TRIAL
-) -> float:
+def time_forward(forward: Forward, blank: Tensor) -> float:
     """Seconds per image in a small batch of blank images."""
-    blank = torch.zeros(count, *shape, device=device)
     forward(blank)  # the first call allocates, tunes, compiles
     began = time.monotonic()
     forward(blank).cpu()
-    return (time.monotonic() - began) / count
+    return (time.monotonic() - began) / len(blank)
 
 
 def choose_engine(
@@ -254,14 +251,14 @@ def choose_engine(
         return "torch"
     if passes < FEW_PASSES:
         return "torch"
-    plain = TorchForward(module, precision)
-    seconds = min(time_forward(plain, shape, device) for _ in range(TRIALS))
+    plain, blank = TorchForward(module, precision), torch.zeros(TRIAL, *shape)
+    seconds = min(time_forward(plain, blank) for _ in range(TRIALS))
     module.to(memory_format=torch.contiguous_format)  # as it was, for the exporter
     if passes * seconds < (CACHED_PAYS if graph_file(module, shape).is_file() else EXPORT_PAYS):
         return "torch"
     try:
         translated = _onnx(module, shape, precision)
-        other = min(time_forward(translated, shape, device) for _ in range(TRIALS))
+        other = min(time_forward(translated, blank) for _ in range(TRIALS))
     except (AftModelsError, ModelError):  # what cannot be exported runs in PyTorch
         return "torch"
     return "onnx" if GAIN * other < seconds else "torch"
@@ -278,6 +275,7 @@ class Engine:
         precision: str = "fp32",
         engine: str = "torch",
         batch_size: int | None = None,
+        like: Tensor | None = None,
     ) -> None:
         """Moves the model to the device.
 
@@ -287,6 +285,8 @@ class Engine:
             precision: `fp32`, `tf32`, `bf16` or `fp16`.
             engine: What runs the forward pass, a name of `FORWARDS`.
             batch_size: How many images at once; None: as many as are useful and fit.
+            like: Images of a caller whose module runs where and as it is; None: square ones, in the
+                preprocessing of the model.
         """
         self._recipe = classifier.preprocessing
         self.name = classifier.name
@@ -294,9 +294,11 @@ class Engine:
         self.precision = precision
         self.rounding = ROUNDING[precision]
         self.batch_size = batch_size or self._auto(self._recipe.input_size)
-        module = classifier.module.to(device).eval()
-        self._shape = input_shape(classifier)
-        self._forward = FORWARDS[engine](module, self._shape, precision)
+        module = classifier.module if like is not None else classifier.module.to(device).eval()
+        shape = input_shape(classifier) if like is None else (*like.shape[1:],)
+        as_it_is = like is not None and engine == "torch"
+        self._forward = module if as_it_is else FORWARDS[engine](module, shape, precision)
+        self._blank = torch.zeros(shape, dtype=None if like is None else like.dtype, device=device)
         self._reference: nn.Module | None = module  # until the two are compared
         self.network_input = getattr(classifier.module, "network_input", None)
         self._features = classifier.features
@@ -311,6 +313,8 @@ class Engine:
     def prepare(self, pixels: Tensor) -> Tensor:
         """Bytes to normalized images on the device; the bytes travel, not the floats."""
         moved = pixels.to(self.device, non_blocking=True)
+        if moved.is_floating_point():  # of a caller who has normalized them
+            return moved
         return normalize(moved, self._recipe.mean, self._recipe.std)
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -363,7 +367,8 @@ class Engine:
         Alone it would look much slower than it is in the batches of a search, and the first shards
         would be too small to fill them.
         """
-        return time_forward(self._answer, self._shape, self.device, min(TRIAL, self.batch_size))
+        count = min(TRIAL, self.batch_size)
+        return time_forward(self._answer, self._blank.expand(count, -1, -1, -1))
 
     def shrink(self, batch_size: int) -> None:
         """Goes on with smaller batches after memory ran out."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
+import platform
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +33,6 @@ from shiftbench.run.engine import (
     float32_arithmetic,
     is_out_of_memory,
 )
-from shiftbench.run.environment import describe_environment
 from shiftbench.run.folder import FolderStore, exclusive, make_folder
 from shiftbench.run.job import Job, Settings, make_job
 from shiftbench.run.progress import Estimate, GroupProgress, Progress, ProgressCallback
@@ -228,8 +230,12 @@ def measure(
     group: Group = SINGLE_PROCESS,
     shard: Shard | None = None,
     callback: ProgressCallback | None = None,
+    at_hand: CanvasBatch | None = None,
 ) -> None:
-    """Adds the rows that a store lacks for a job; of several processes, each adds its share."""
+    """Adds the rows that a store lacks for a job; of several processes, each adds its share.
+
+    Images `at_hand` are not loaded.
+    """
     missing = _share(job, store.missing(job), shard)
     asked = _share(job, job.keys, shard)
     keys = {key for lacking in missing.values() for key in lacking}
@@ -248,7 +254,7 @@ def measure(
                     progress=Progress(metric.name, done, done + len(todo)),
                 )
             )
-    _Runner(job, store, engine, callback, work).run()
+    _Runner(job, store, engine, callback, work).run(at_hand)
 
 
 @dataclass
@@ -280,7 +286,7 @@ class _Runner:
     _current: _MetricWork = field(init=False)  # what the engine's passes belong to
     _share: float = 0.0  # of an image, that one of these passes is worth at least
 
-    def run(self) -> None:
+    def run(self, at_hand: CanvasBatch | None = None) -> None:
         """Measures the missing images of each metric."""
         for work in self.work:
             self._emit(work, score=work.score() if self.callback else None)
@@ -297,7 +303,8 @@ class _Runner:
         size = PartSize(self.engine.batch_size, guess=max(bounds) / len(keys) * seconds)
         self.engine.on_passes = self._passed
         try:
-            for batch, waited in self._load_ahead(keys, size):
+            loaded = self._load_ahead(keys, size) if at_hand is None else [(at_hand, 0.0)]
+            for batch, waited in loaded:
                 self._measure(batch, waited, size)
         finally:
             self.engine.on_passes = None
@@ -427,3 +434,34 @@ class PartSize:
         in_time = int(SECONDS_AT_A_TIME / max(slowest, 1e-9))
         self._size = max(1, min(in_time, largest, growth * (self._size or FIRST_IMAGES)))
         return self._size
+
+
+def describe_environment(device: torch.device, *, processes: int = 1) -> dict[str, str | int]:
+    """Names the software and the hardware; the commit when the code is a git checkout."""
+    about: dict[str, str | int] = {
+        "shiftbench": importlib.metadata.version("shiftbench"),
+        "torch": torch.__version__,
+        "torchvision": importlib.metadata.version("torchvision"),
+        "timm": importlib.metadata.version("timm"),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "device": _device_name(device),
+        "processes": processes,
+    }
+    commit = _commit(Path(__file__).parents[2])
+    return about | ({"commit": commit} if commit else {})
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _commit(checkout: Path) -> str | None:
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

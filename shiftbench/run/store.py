@@ -45,6 +45,11 @@ class Store:
         timed = rows.assign(**{SECONDS: seconds / max(1, len(rows))})
         self._added.setdefault(series_folder(metric), []).append(timed)
 
+    def extend(self, other: Store) -> None:
+        """Adds the rows of another store, which are of other images."""
+        for series, frames in other._added.items():
+            self._added.setdefault(series, []).extend(frames)
+
     def skip(self, keys: Sequence[str]) -> None:
         """Notes images that cannot be read."""
         self._skipped.update(keys)
