@@ -26,7 +26,7 @@ import aft_models
 from aft_models.onnx import export_onnx
 from shiftbench.models.onnx_network import OnnxNetwork
 from shiftbench.run.engine import FORWARDS
-from shiftbench_cli.allocator import keep_freed_memory
+from shiftbench_cli.main import keep_freed_memory
 
 Forward = Callable[[Tensor], Tensor]
 # name: (architecture, side in pixels, batch, least gain of ONNX Runtime over the better PyTorch)

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from shiftbench.data import ImageSet
 from shiftbench.models import Classifier, as_classifier
+from shiftbench.run.distributed import Shard
 from shiftbench.run.job import Settings
 from shiftbench.run.runner import Execution, run
-from shiftbench.run.shards import Shard
 
 SIDE, CLASSES = 32, 10
 SETTINGS = Settings(attacks=("crop",), max_shift=1, consistency=())

@@ -15,10 +15,10 @@ from shiftbench.data import Scenes
 from shiftbench.errors import ShiftbenchError
 from shiftbench.models import Classifier, as_classifier
 from shiftbench.run import folder, runner
+from shiftbench.run.distributed import Shard
 from shiftbench.run.job import Settings
 from shiftbench.run.progress import Estimate, Progress
 from shiftbench.run.runner import Execution, RunResult, run
-from shiftbench.run.shards import Shard
 
 SIDE, IMAGES = 16, 48
 RECIPE = {"input_size": SIDE, "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}

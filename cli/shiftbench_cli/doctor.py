@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from shiftbench.diagnosis import diagnose
-from shiftbench_cli import completion, options, render
+from shiftbench_cli import options, render
 
 
 @click.command(name="doctor")
@@ -18,7 +18,7 @@ from shiftbench_cli import completion, options, render
     "--suite",
     metavar="SUITE",
     help="Check this suite: whether weights and data are at hand and fit, and what it may take.",
-    shell_complete=completion.suites,
+    shell_complete=options.complete_suites,
 )
 @options.suite_data
 @options.root

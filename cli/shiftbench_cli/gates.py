@@ -55,7 +55,7 @@ def parse_gates(under: Sequence[str], over: Sequence[str], runs: Sequence[Settin
             run will not have or can only find too high.
     """
     known: dict[str, tuple[ScoreName, Metric]] = {}
-    for settings in runs if under or over else ():
+    for settings in runs:
         for text in settings.metric_texts():
             metric = plan_metric(text, settings, view=VIEW, resize=2 * VIEW)
             for name in metric.score_names():  # radii ascend: the last one has the curve's name

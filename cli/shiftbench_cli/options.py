@@ -1,18 +1,56 @@
-"""Options that several commands have; a comment names the parameter where it differs."""
+"""What several commands have: options, completion, processes that share the work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from shiftbench_cli import completion
+from shiftbench.errors import ShiftbenchError
+from shiftbench_cli.main import INTERRUPTED
+
+if TYPE_CHECKING:
+    from shiftbench.run.distributed import Group
 
 _SOURCE_TREE = Path(__file__).resolve().parents[2]
 _PATH = click.Path(path_type=Path)
 Decorator = Callable[[Any], Any]
+
+
+# --- what the shell offers after Tab
+
+FIRST = 200  # offers at most: a longer list helps nobody, and timm alone has over a thousand
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def names_of(kind: str, *more: str) -> Complete:
+    """Offers the names that begin with what was typed; imports wait until Tab is pressed."""
+
+    def complete(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+        from shiftbench_cli.listing import KINDS
+
+        names = [*(str(entry["name"]) for entry in KINDS[kind]()), *more]
+        return [CompletionItem(name) for name in names if name.startswith(typed)][:FIRST]
+
+    return complete
+
+
+def complete_suites(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Offers suites that come with the package, and files."""
+    from shiftbench.run.suite import suite_names
+
+    names = [CompletionItem(name) for name in suite_names() if name.startswith(typed)]
+    return [*names, CompletionItem(typed, type="file")]
+
+
+# --- the options
 
 
 def models(*, required: bool = False, named: bool = False) -> Decorator:
@@ -27,7 +65,7 @@ def models(*, required: bool = False, named: bool = False) -> Decorator:
         required=required,
         help="Model, as `shiftbench list models` names it; repeatable." + more + default,
         metavar="[NAME=]MODEL" if named else "MODEL",
-        shell_complete=completion.models,
+        shell_complete=names_of("models"),
     )
 
 
@@ -36,7 +74,7 @@ model = click.option(
     "--model",
     required=True,
     help="Model, named as for `shiftbench run`: timm:resnet50+af, ...",
-    shell_complete=completion.models,
+    shell_complete=names_of("models"),
 )
 checkpoint = click.option(
     "--checkpoint", type=_PATH, help="Weights for one model and its remedies: a file or folder."
@@ -55,7 +93,7 @@ quiet = click.option("-q", "--quiet", is_flag=True, help="Hide progress.")
 
 def data(text: str, **how: Any) -> Decorator:
     """Which images, as `data`."""
-    complete = completion.datasets
+    complete = names_of("datasets")
     return click.option(
         "-d", "--data", metavar="NAME[:PATH]", help=text, shell_complete=complete, **how
     )
@@ -162,7 +200,7 @@ def _load_plugins(ctx: click.Context, param: click.Parameter, files: tuple[Path,
 
 def _parse_shard(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
     """The share of the images that this job measures; None: all of them."""
-    from shiftbench.run.shards import Shard, shard_of_environment
+    from shiftbench.run.distributed import Shard, shard_of_environment
 
     if text is not None:
         given = Shard.parse(text)
@@ -198,3 +236,57 @@ shard = click.option(
     help="Measure this share of the images only, beside the other jobs of an array. Default: "
     "from SLURM_ARRAY_TASK_ID, PBS_ARRAY_INDEX or LSB_JOBINDEX, else all images.",
 )
+
+
+# --- commands that several processes can share: `--nproc N`, or an outer torchrun
+
+
+class SharedCommand(click.Command):
+    """Remembers the arguments of the command line for the processes that `--nproc` starts."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments after remembering them."""
+        ctx.meta["words"] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@contextmanager
+def _saving_on_signals() -> Iterator[None]:
+    """Ends as Ctrl-C does when a scheduler is about to end the process: finished parts are kept."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    names = ("SIGTERM", "SIGUSR1")  # what schedulers send; not all of them on Windows
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    in_main = threading.current_thread() is threading.main_thread()
+    numbers = [n for n in numbers if in_main and signal.getsignal(n) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def share(ctx: click.Context, work: Callable[[Group], int], *, nproc: int, device: str) -> int:
+    """Does `work` as one of the processes that share it, or starts them; returns an exit code."""
+    from aft_models.errors import AftModelsError
+    from shiftbench.run import distributed
+
+    if nproc > 1 and not distributed.in_torchrun():
+        name = ctx.command.name or ""
+        return distributed.launch(nproc, ["shiftbench_cli", name, *ctx.meta["words"]])
+    with _saving_on_signals(), distributed.joined(device) as group:
+        try:
+            return work(group)
+        except (ShiftbenchError, AftModelsError) as error:
+            if group.is_main or isinstance(error, distributed.LostProcessError):
+                raise
+            # The main process has the same error, and says it.
+            return error.exit_code if isinstance(error, ShiftbenchError) else 2
+        except KeyboardInterrupt:
+            if group.is_main and not distributed.is_launched():
+                raise
+            sys.exit(INTERRUPTED)  # whoever started us says it

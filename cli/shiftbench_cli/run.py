@@ -17,15 +17,13 @@ from shiftbench.models.names import require_one_model
 from shiftbench.records.choose import RUNS
 from shiftbench.records.log import log_record
 from shiftbench.records.record import Record, read_record, record_folder
-from shiftbench.run.distributed import Group
+from shiftbench.run.distributed import Group, Shard
 from shiftbench.run.engine import AUTO, ENGINES, PRECISIONS
 from shiftbench.run.job import Settings
 from shiftbench.run.runner import Execution
-from shiftbench.run.shards import Shard
 from shiftbench.run.suite import Measurement, read_suite, run_suite
-from shiftbench_cli import completion, options, scoreboard
+from shiftbench_cli import options, scoreboard
 from shiftbench_cli.gates import EXIT_CODE, parse_gates, worse_than
-from shiftbench_cli.processes import SharedCommand, share
 from shiftbench_cli.progress import run_progress
 from shiftbench_cli.submit import SYSTEMS, follow, submit
 
@@ -39,8 +37,8 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
     return int(value)
 
 
-@click.command(cls=SharedCommand, name="run")
-@click.argument("suite", required=False, shell_complete=completion.suites)
+@click.command(cls=options.SharedCommand, name="run")
+@click.argument("suite", required=False, shell_complete=options.complete_suites)
 @options.models(named=True)
 @options.checkpoint
 @options.strip_prefix
@@ -56,7 +54,7 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
     default=("all",),
     metavar="NAME[:STEP]",
     help="Attack to run, all (default) or none; bilinear:1/4 has steps of 1/4 px; repeatable.",
-    shell_complete=completion.attacks,
+    shell_complete=options.names_of("attacks", "all", "none"),
 )
 @click.option("--max-shift", default=6, show_default=True, help="Radius of the grid, in steps.")
 @click.option("--step", help="Pixels per step, such as 1/4. Default: each attack's own.")
@@ -68,7 +66,7 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
     "metrics",
     multiple=True,
     help="Extra metric to measure; repeatable.",
-    shell_complete=completion.metrics,
+    shell_complete=options.names_of("metrics"),
 )
 @click.option("--repeats", default=1, show_default=True, help="Random shifts per image.")
 @click.option(
@@ -258,7 +256,9 @@ def command(
     def work(group: Group) -> int:
         with group.raise_on_all_ranks():
             runs = plan()
-            gates = parse_gates(fail_under, fail_over, [one.settings for one in runs])
+            gates = []
+            if fail_under or fail_over:
+                gates = parse_gates(fail_under, fail_over, [one.settings for one in runs])
             baseline = None if fail_worse is None else read_record(fail_worse)
         records: dict[str, Record] = {}  # by model and data
         problems: dict[str, list[str]] = {}  # sentence -> the models that failed so
@@ -312,7 +312,7 @@ def command(
             click.echo(f"error: {sentence}", err=True)
         if failed:
             return 1
-    return share(ctx, work, nproc=nproc, device=device)
+    return options.share(ctx, work, nproc=nproc, device=device)
 
 
 def _is_given(ctx: click.Context, option: str, *, full_grid: bool) -> bool:

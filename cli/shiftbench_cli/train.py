@@ -13,20 +13,19 @@ import click
 from aft_models.training.progress import Progress
 from shiftbench.run.distributed import Group
 from shiftbench.training import Trained, train
-from shiftbench_cli import completion, options, render
-from shiftbench_cli.processes import SharedCommand, share
+from shiftbench_cli import options, render
 
 LINE_SECONDS = 10.0  # between two lines of progress
 
 
-@click.command(cls=SharedCommand, name="train")
+@click.command(cls=options.SharedCommand, name="train")
 @options.model
 @options.data("Images to train on.", required=True)
 @click.option(
     "--recipe",
     required=True,
     help="See `shiftbench list recipes`.",
-    shell_complete=completion.recipes,
+    shell_complete=options.names_of("recipes"),
 )
 @click.option(
     "--set",
@@ -108,7 +107,7 @@ def command(
             _print_result(trained, kind)
         return 0
 
-    return share(ctx, work, nproc=nproc, device=device)
+    return options.share(ctx, work, nproc=nproc, device=device)
 
 
 class _Lines:

@@ -8,7 +8,7 @@ import click
 
 from shiftbench.errors import UsageError
 from shiftbench.records.choose import load_records
-from shiftbench_cli import completion, options
+from shiftbench_cli import options
 
 
 @click.command()
@@ -20,7 +20,7 @@ from shiftbench_cli import completion, options
     "--model",
     metavar="[NAME=]MODEL",
     help="Re-measure some images with this model.",
-    shell_complete=completion.models,
+    shell_complete=options.names_of("models"),
 )
 @options.checkpoint
 @options.strip_prefix

@@ -1,7 +1,9 @@
-"""Several processes on one run: under torchrun, or started by `--nproc` on this machine.
+"""A run that is shared: by processes under torchrun or `--nproc`, or by shards, jobs of an array.
 
 Processes exchange small values through the key-value store of the group, and each of them shows
-there that it is alive. One that dies is noticed by the others within a minute.
+there that it is alive. One that dies is noticed by the others within a minute. Shards run the same
+command with the same output on a shared file system. Which images a shard measures follows from its
+number alone, so any of them may be killed, repeated or started later.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,7 +30,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from aft_models.training.device import Processes
-from shiftbench.errors import ShiftbenchError
+from shiftbench.errors import ShiftbenchError, UsageError
 
 T = TypeVar("T")
 
@@ -272,3 +274,88 @@ def launch(processes: int, command: Sequence[str]) -> int:
             "parts are kept; run the same command to continue"
         ) from error
     return 0
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several equal shares of a run, by jobs that know nothing of each other."""
+
+    index: int  # counted from 1
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.index <= self.count:
+            raise UsageError(
+                f"expected a shard i/N with i from 1 to N, got {self}: the first of {self.count} "
+                f"is 1/{self.count}"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Reads `i/N`.
+
+        >>> Shard.parse("2/8")
+        Shard(index=2, count=8)
+        """
+        index, _, count = text.partition("/")
+        if not (index.isdecimal() and count.isdecimal() and int(count)):
+            raise UsageError(f"expected a shard i/N such as 2/8, got {text!r}")
+        return cls(int(index), int(count))
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """The items of this shard.
+
+        >>> Shard(2, 3).share("abcdefg")
+        'be'
+        """
+        return items[self.index - 1 :: self.count]
+
+
+# Scheduler -> the variables that a job of an array finds: its number, how many there are, the
+# first number, and the last one where the count is not given.
+_ARRAYS = {
+    "SLURM": (
+        "SLURM_ARRAY_TASK_ID",
+        "SLURM_ARRAY_TASK_COUNT",
+        "SLURM_ARRAY_TASK_MIN",
+        "SLURM_ARRAY_TASK_MAX",
+    ),
+    "PBS": ("PBS_ARRAY_INDEX", "PBS_ARRAY_COUNT", "PBS_ARRAY_MIN", ""),
+    "Torque": ("PBS_ARRAYID", "PBS_ARRAY_COUNT", "PBS_ARRAY_MIN", ""),
+    "LSF": ("LSB_JOBINDEX", "LSB_JOBINDEX_COUNT", "", "LSB_JOBINDEX_END"),
+}
+
+
+def shard_of_environment(environment: Mapping[str, str] = os.environ) -> tuple[Shard, str] | None:
+    """The shard that a job array implies, and the variable that says so; None outside of one.
+
+    >>> shard_of_environment({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "8",
+    ...                       "SLURM_ARRAY_TASK_MIN": "0"})
+    (Shard(index=4, count=8), 'SLURM_ARRAY_TASK_ID')
+
+    Raises:
+        UsageError: The scheduler does not say how many jobs the array has, or their numbers have
+            gaps.
+    """
+    for scheduler, (number, count, first, last) in _ARRAYS.items():
+        index = environment.get(number, "")
+        if not index.isdecimal() or (scheduler == "LSF" and index == "0"):  # 0: not an array
+            continue
+        start = int(environment.get(first, "1"))
+        total = environment.get(count, environment.get(last, ""))
+        if not total.isdecimal():
+            raise UsageError(
+                f"{number} is {index}, and {scheduler} does not say of how many jobs: give "
+                f"--shard i/N, or set {count}"
+            )
+        end = environment.get(last, "")
+        if end.isdecimal() and int(end) - start + 1 != int(total):
+            raise UsageError(
+                f"the {total} jobs of the array are numbered {start} to {end}, with gaps: number "
+                "them one by one, or give --shard i/N"
+            )
+        return Shard(int(index) - start + 1, int(total)), number
+    return None

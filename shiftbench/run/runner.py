@@ -24,7 +24,7 @@ from shiftbench.metrics.base import ImageBatch, Metric, score_rows
 from shiftbench.models import load_model
 from shiftbench.models.classifier import Classifier
 from shiftbench.records.record import Record, record_folder
-from shiftbench.run.distributed import SINGLE_PROCESS, Group
+from shiftbench.run.distributed import SINGLE_PROCESS, Group, Shard
 from shiftbench.run.engine import (
     AUTO,
     Engine,
@@ -36,7 +36,6 @@ from shiftbench.run.engine import (
 from shiftbench.run.folder import FolderStore, exclusive, make_folder
 from shiftbench.run.job import Job, Settings, make_job
 from shiftbench.run.progress import Estimate, GroupProgress, Progress, ProgressCallback
-from shiftbench.run.shards import Shard
 from shiftbench.run.store import Store, requested
 from shiftbench.shifts.base import Views
 from shiftbench.statistics import Score

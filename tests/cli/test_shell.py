@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import os
@@ -15,7 +16,7 @@ from click.shell_completion import BashComplete
 
 from shiftbench.records.record import Record, read_records
 from shiftbench_cli import render, scoreboard
-from shiftbench_cli.main import COMMANDS, cli, main
+from shiftbench_cli.main import COMMANDS, cli, keep_freed_memory, main
 
 RECORDS = Path(__file__).parents[2] / "results" / "records"
 
@@ -182,3 +183,14 @@ def test_the_doctor_says_what_a_bug_report_needs(capsys: pytest.CaptureFixture[s
     assert all(value in text for value in facts.values())
     assert {"shiftbench", "torch", "timm", "device", "threads", "hf"} <= facts.keys()
     assert facts["cache"].startswith(os.environ["SHIFTBENCH_CACHE"])
+
+
+def test_the_allocator_of_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert not keep_freed_memory()
+
+    def refuse(name: None) -> None:
+        raise TypeError("no such thing on Windows")
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    assert not keep_freed_memory()

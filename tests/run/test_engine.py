@@ -20,11 +20,11 @@ from shiftbench.errors import ModelError, RecordError, UsageError
 from shiftbench.models import Classifier, as_classifier, load_model
 from shiftbench.models.onnx_network import OnnxNetwork
 from shiftbench.run import engine as module
+from shiftbench.run.distributed import Shard
 from shiftbench.run.engine import ENGINES, Engine, TorchForward, choose_engine
 from shiftbench.run.graphs import exported, graph_file
 from shiftbench.run.job import Settings
 from shiftbench.run.runner import Execution, run
-from shiftbench.run.shards import Shard
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

@@ -21,9 +21,9 @@ from shiftbench.data import load_dataset
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.records.record import Record, read_record
 from shiftbench.run import folder
+from shiftbench.run.distributed import Shard, shard_of_environment
 from shiftbench.run.progress import Progress
 from shiftbench.run.runner import Execution, run
-from shiftbench.run.shards import Shard, shard_of_environment
 
 NAME = "net--scenes"
 
