@@ -22,10 +22,10 @@ from aft_models.training.augment import Mixing
 from aft_models.training.optimizer import make_optimizer
 from aft_models.training.recipes import RECIPES
 from aft_models.training.steady import SteadyLoss
-from shiftbench.grid import Grid, Offset
+from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.metrics.base import ImageBatch
 from shiftbench.metrics.consistency import CONSISTENCIES, Consistency
-from shiftbench.metrics.predictions import predict_clean
+from shiftbench.metrics.predictions import predict_at
 from shiftbench.metrics.search import search
 from shiftbench.models import as_classifier
 from shiftbench.run.engine import Engine, TorchForward
@@ -95,7 +95,7 @@ def test_a_search_reads_only_the_answers(name: str, mode: str, fake: FakeTensorM
 def test_consistency_reads_only_the_answers(name: str, fake: FakeTensorMode) -> None:
     shift = CONSISTENCIES.get(name).shift
     views = OnGpu(fake, shift)
-    clean = predict_clean(answering, views, 5, batch_size=4)
+    clean = predict_at(answering, views, [ORIGIN] * 5, batch_size=4)
     images, labels = torch.empty(0), np.zeros(5, dtype=np.int64)
     batch = ImageBatch(answering, 4, images, MARGIN, "abcde", labels, clean, _views={shift: views})
     rows = Consistency(name, 2, 1, 0).measure(batch, pd.DataFrame(index=range(5)))

@@ -114,7 +114,7 @@ class Adversarial(Metric):
     @property
     def series(self) -> str:
         """A search that stops at the first failure widens; others are of one grid each."""
-        if str(self.mode) == "exhaustive":
+        if self.mode == Mode():
             return self.name
         return f"{self.name}.{self.mode}.{self.grid.radius}".replace(":", "")
 
@@ -163,7 +163,7 @@ class Adversarial(Metric):
 
     def _searched_radius(self, before: pd.DataFrame) -> NDArray[np.int64]:
         """How far each image was searched in a way that this search continues; -1: not at all."""
-        if str(self.mode) != "exhaustive":
+        if self.mode != Mode():
             return np.full(len(before), -1)
         return np.nan_to_num(column(before, self._of("reach")), nan=-1).astype(np.int64)
 
@@ -174,10 +174,10 @@ class Adversarial(Metric):
             return None
         broken_radius, dy, dx, prediction = (column(before, self._of(word)) for word in TRACE)
         return Trace(
-            broken_radius=broken_radius,
-            dy=dy,
-            dx=dx,
-            prediction=prediction,
+            broken_radius,
+            dy,
+            dx,
+            prediction,
             near_tie=np.zeros(len(before), dtype=bool),
             passes=np.zeros(len(before), dtype=np.int64),
             searched_radius=searched_radius,
@@ -200,12 +200,8 @@ class Adversarial(Metric):
             seed=self.seed,
             inner=self._inner(before),
         )
-        rows = pd.DataFrame(
-            {
-                self._of(word): pd.array(getattr(trace, word), dtype=nullable)
-                for word, nullable in TRACE.items()
-            }
-        )
+        cells = {self._of(w): pd.array(getattr(trace, w), dtype=t) for w, t in TRACE.items()}
+        rows = pd.DataFrame(cells)
         rows[self._of("reach")] = pd.array([self.grid.radius] * len(rows), dtype="Int64")
         if not trace.exact:
             rows[self._of("sampled")] = pd.array([self.mode.samples] * len(rows), dtype="Int64")
@@ -241,10 +237,14 @@ class Adversarial(Metric):
         """The accuracy at each offset, from the bitmaps of a full grid."""
         if not self.mode.full:
             return {}
-        packed = np.frombuffer(b"".join(rows[self._of("bitmap")].dropna()), dtype=np.uint8)
-        size = len(self.grid)
-        correct = np.unpackbits(packed.reshape(-1, -(-size // 8)), axis=1, count=size)
+        correct = self._unpack(rows[self._of("bitmap")].dropna())
         return {offset: mean_score(correct[:, i]) for i, offset in enumerate(self.grid)}
+
+    def _unpack(self, bitmaps: pd.Series) -> NDArray[np.uint8]:
+        """(images, offsets): where the answers were right."""
+        packed = np.frombuffer(b"".join(bitmaps), dtype=np.uint8)
+        size = len(self.grid)
+        return np.unpackbits(packed.reshape(-1, -(-size // 8)), axis=1, count=size)
 
     # --- trust
 
@@ -284,21 +284,18 @@ class Adversarial(Metric):
         self, rows: pd.DataFrame, broken: NDArray[np.float64], searched: NDArray[np.bool_]
     ) -> dict[str, NDArray[np.bool_]]:
         """Bitmaps of another length, or that say something else than the curve."""
-        wrong_length = np.zeros(len(rows), dtype=bool)
+        bitmaps, size = rows[self._of("bitmap")], -(-len(self.grid) // 8)
+        fits = np.array([isinstance(b, bytes) and len(b) == size for b in bitmaps], dtype=bool)
+        correct = self._unpack(bitmaps[fits])
         first_ring = np.full(len(rows), np.nan)  # of a wrong answer
-        rings, size = np.array(self.grid.rings), len(self.grid)
-        for i, bitmap in enumerate(rows[self._of("bitmap")]):
-            if not isinstance(bitmap, bytes) or len(bitmap) != -(-size // 8):
-                wrong_length[i] = searched[i]
-                continue
-            correct = np.unpackbits(np.frombuffer(bitmap, dtype=np.uint8), count=size)
-            if not correct.all():
-                first_ring[i] = rings[int(correct.argmin())]
-        differs = searched & ~wrong_length & ~_equal_or_nan(first_ring, broken)
+        first_wrong = np.array(self.grid.rings)[correct.argmin(1)]
+        first_ring[fits] = np.where(correct.all(1), np.nan, first_wrong)
         worst = column(rows, self._of("worst_margin"))
         return {
-            "has a bitmap of another grid": wrong_length,
-            "has a bitmap that contradicts its broken radius": differs,
+            "has a bitmap of another grid": searched & ~fits,
+            "has a bitmap that contradicts its broken radius": searched
+            & fits
+            & ~np.isclose(first_ring, broken, equal_nan=True),
             "has a worst margin that contradicts its broken radius": searched
             & (worst != 0)
             & ((worst < 0) == np.isnan(broken)),
@@ -308,11 +305,6 @@ class Adversarial(Metric):
 def _detail(mode: Mode) -> int:
     """How much a search says: some offsets, the first failure, or every offset."""
     return 2 if mode.full else int(mode.samples is None)
-
-
-def _equal_or_nan(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.bool_]:
-    same: NDArray[np.bool_] = (a == b) | (np.isnan(a) & np.isnan(b))
-    return same
 
 
 METRICS.register(FAMILY, Adversarial)

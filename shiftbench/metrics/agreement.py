@@ -24,7 +24,6 @@ from shiftbench.metrics.base import (
     column,
 )
 from shiftbench.metrics.consistency import CONSISTENCIES
-from shiftbench.metrics.predictions import predict_at
 from shiftbench.scores import ScoreName
 
 FAMILY = "agreement"
@@ -84,19 +83,14 @@ class Agreement(Metric):
 
     def offsets(self, key: str) -> list[Offset]:
         """The views of one image: they follow from seed and key."""
-        kind = CONSISTENCIES.get(VIEWS[self.kind])
-        return [
-            kind.pair(key, self.span, seed=self.seed, repeat=i).second for i in range(self.views)
-        ]
+        kind, repeats = CONSISTENCIES.get(VIEWS[self.kind]), range(self.views)
+        return [kind.pair(key, self.span, seed=self.seed, repeat=i)[1] for i in repeats]
 
     def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
-        """Asks about one view of every image at a time."""
-        views = batch.views(CONSISTENCIES.get(VIEWS[self.kind]).shift)
-        drawn = [self.offsets(key) for key in batch.keys]
-        answers = [
-            predict_at(batch.model, views, [o[i] for o in drawn], batch_size=batch.batch_size)
-            for i in range(self.views)
-        ]
+        """Predicts one view of every image at a time."""
+        shift = CONSISTENCIES.get(VIEWS[self.kind]).shift
+        drawn = zip(*(self.offsets(key) for key in batch.keys), strict=True)
+        answers = [batch.predict_at(shift, offsets) for offsets in drawn]
         predictions = np.stack([answer.prediction for answer in answers])  # (views, B)
         return pd.DataFrame(
             {

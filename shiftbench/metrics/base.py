@@ -20,8 +20,8 @@ from torch import Tensor
 from typing_extensions import Self
 
 from shiftbench.errors import UsageError
-from shiftbench.grid import Offset
-from shiftbench.metrics.predictions import Model, Predictions, predict_clean
+from shiftbench.grid import ORIGIN, Offset
+from shiftbench.metrics.predictions import Model, Predictions, predict_at
 from shiftbench.registry import Registry
 from shiftbench.scores import ScoreName, Scores
 from shiftbench.shifts import SHIFTS
@@ -60,7 +60,7 @@ class ImageBatch:
     ) -> ImageBatch:
         """Makes the clean predictions that every metric starts from."""
         views = SHIFTS.get("crop").views(canvas, margin)
-        clean = predict_clean(model, views, len(keys), batch_size=batch_size)
+        clean = predict_at(model, views, [ORIGIN] * len(keys), batch_size=batch_size)
         return cls(model, batch_size, canvas, margin, keys, labels, clean, scene)
 
     def views(self, shift: str) -> Views:
@@ -68,6 +68,18 @@ class ImageBatch:
         if shift not in self._views:
             self._views[shift] = SHIFTS.get(shift).views(self.canvas, self.margin, self.scene)
         return self._views[shift]
+
+    def predict_at(
+        self,
+        shift: str,
+        offsets: Offset | Sequence[Offset],
+        rows: Sequence[int] | None = None,
+    ) -> Predictions:
+        """What the model says about images `rows`, by default all, at an offset for all or each."""
+        if isinstance(offsets, Offset):
+            offsets = [offsets] * len(self.keys if rows is None else rows)
+        views = self.views(shift)
+        return predict_at(self.model, views, offsets, rows=rows, batch_size=self.batch_size)
 
     def take(self, rows: Sequence[int]) -> ImageBatch:
         """Some of the images."""
@@ -122,13 +134,9 @@ class Metric(ABC):
 
     @classmethod
     def plan(cls, argument: str, options: MetricOptions, *, view: int, resize: int) -> Self:
-        """The metric of an argument.
+        """The metric of what follows its name after a colon, and of what the user chose for all.
 
-        Args:
-            argument: What follows its name after a colon.
-            options: What the user chose for all metrics.
-            view: Side of what the model sees, in pixels.
-            resize: Shorter side of the image that the view is cut from.
+        The model sees `view` x `view` pixels, cut from an image whose shorter side is `resize`.
         """
         if argument:
             raise UsageError(f"this metric takes nothing after its name, got {argument!r}")
@@ -157,15 +165,10 @@ class Metric(ABC):
 
     @abstractmethod
     def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
-        """Measures every image of a batch.
+        """A row per image of a batch, in its order: the metric's columns, `near_tie`, `passes`.
 
-        Args:
-            batch: The images.
-            before: Rows of an earlier, smaller measurement, in the same order; empty cells where
-                there is none. A metric that can continue from them does.
-
-        Returns:
-            A row per image, in the same order: its own columns, `near_tie` and `passes`.
+        `before` has the rows of an earlier, smaller measurement, with empty cells where there is
+        none. A metric that can continue from them does.
         """
 
     def rows(self, batch: ImageBatch, before: pd.DataFrame | None = None) -> pd.DataFrame:

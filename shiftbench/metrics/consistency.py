@@ -20,8 +20,7 @@ from shiftbench.metrics.base import (
     MetricOptions,
     column,
 )
-from shiftbench.metrics.draws import keyed_integers
-from shiftbench.metrics.predictions import Predictions, predict_at
+from shiftbench.metrics.search import keyed_integers
 from shiftbench.registry import Registry
 from shiftbench.scores import ScoreName
 
@@ -29,12 +28,7 @@ FAMILY, CHANGE = "consistency", "change"
 MAX_SPAN = 32  # pixels: the random shifts of the paper
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The two places an image is seen from."""
-
-    first: Offset
-    second: Offset
+Pair = tuple[Offset, Offset]  # the two places an image is seen from
 
 
 @dataclass(frozen=True)
@@ -44,22 +38,21 @@ class ConsistencyKind:
     name: str
     shift: str  # a kind registered in shiftbench.shifts
     draw: Callable[[Sequence[int], int], Pair]  # from uniform integers and the span
-    from_origin: bool  # the first view is always the clean one
     summary: str = ""  # one line for `shiftbench list metrics`
 
+    @property
+    def from_origin(self) -> bool:
+        """Whether the first view is the clean one: rolls need no second random place."""
+        return self.shift == "cyclic"
+
     def span(self, view: int, canvas: int) -> int:
-        """How far draws go, in pixels: the record keeps it.
+        """How far draws go, for the smaller side of a view and of the image it is cut from.
 
-        Args:
-            view: Height or width of the view, whichever is smaller.
-            canvas: The same of the image that the view was cut from.
-
-        Returns:
-            For cyclic kinds the largest whole shift on an axis, below half a period so that a small
-            image is never shifted by all of it; for crops, the number of places on an axis.
+        For cyclic kinds the largest whole shift on an axis, below half a period so that a small
+        image is never shifted by all of it; for crops, the number of places on an axis.
         """
-        span = min(MAX_SPAN, (view - 1) // 2) if self.shift == "cyclic" else canvas - view
-        if span < (1 if self.shift == "cyclic" else 2):
+        span = min(MAX_SPAN, (view - 1) // 2) if self.from_origin else canvas - view
+        if span < (1 if self.from_origin else 2):
             raise UsageError(
                 f"consistency {self.name!r} has no other place to look from: the view has {view} "
                 f"pixels and the image {canvas}. Use larger images, or leave this kind out"
@@ -68,7 +61,7 @@ class ConsistencyKind:
 
     def margin(self, span: int) -> int:
         """How many pixels around the view the draws read."""
-        return 0 if self.shift == "cyclic" else span // 2
+        return 0 if self.from_origin else span // 2
 
     def pair(self, key: str, span: int, *, seed: int = 0, repeat: int = 0) -> Pair:
         """The views of one image: they follow from (seed, kind, key, repeat) alone."""
@@ -81,27 +74,27 @@ def _draw_integer(numbers: Sequence[int], span: int) -> Pair:
     side = 2 * span + 1
     index = numbers[0] % (side**2 - 1)
     index += index >= side**2 // 2  # the middle one is (0, 0)
-    return Pair(ORIGIN, Offset(float(index // side - span), float(index % side - span)))
+    return ORIGIN, Offset(float(index // side - span), float(index % side - span))
 
 
 def _draw_half(numbers: Sequence[int], span: int) -> Pair:
     """Such an integer plus half a pixel on both axes."""
-    whole = _draw_integer(numbers, span).second
-    return Pair(ORIGIN, Offset(whole.dy + 0.5, whole.dx + 0.5))
+    _, whole = _draw_integer(numbers, span)
+    return ORIGIN, Offset(whole.dy + 0.5, whole.dx + 0.5)
 
 
 def _draw_crop(numbers: Sequence[int], span: int) -> Pair:
     """Two independent crops, each corner uniform over 0..span-1 (Zhang 2019, section 4.2)."""
     ay, ax, by, bx = (float(number % span - span // 2) for number in numbers)
-    return Pair(Offset(ay, ax), Offset(by, bx))
+    return Offset(ay, ax), Offset(by, bx)
 
 
 CONSISTENCIES: Registry[ConsistencyKind] = Registry("consistency")
 
 for _kind in (
-    ConsistencyKind("integer", "cyclic", _draw_integer, True, "cyclic, by whole pixels"),
-    ConsistencyKind("half", "cyclic", _draw_half, True, "cyclic, by whole pixels and a half"),
-    ConsistencyKind("crop", "crop", _draw_crop, False, "two crops of the resized image"),
+    ConsistencyKind("integer", "cyclic", _draw_integer, "cyclic, by whole pixels"),
+    ConsistencyKind("half", "cyclic", _draw_half, "cyclic, by whole pixels and a half"),
+    ConsistencyKind("crop", "crop", _draw_crop, "two crops of the resized image"),
 ):
     CONSISTENCIES.register(_kind.name, _kind)
 
@@ -180,25 +173,18 @@ class Consistency(Metric):
         agreed = np.nan_to_num(column(before, self._of("agreed")))
         change = np.nan_to_num(column(before, self._of("change"))) * draws
         near_tie, passes = np.zeros(len(draws), dtype=bool), np.zeros(len(draws), dtype=np.int64)
-        views, kind = batch.views(self.kind.shift), self.kind
-
-        def predict(rows: NDArray[np.int64], offsets: list[Offset]) -> Predictions:
-            passes[rows] += 1
-            size = batch.batch_size
-            return predict_at(batch.model, views, offsets, rows=rows.tolist(), batch_size=size)
-
+        kind = self.kind
         for repeat in range(int(draws.min()), self.repeats):
             rows = np.flatnonzero(draws <= repeat)
-            drawn = [
-                kind.pair(batch.keys[row], self.span, seed=self.seed, repeat=repeat)
-                for row in rows.tolist()
-            ]
-            first = (
-                batch.clean.take(rows)
-                if kind.from_origin
-                else predict(rows, [pair.first for pair in drawn])
-            )
-            second = predict(rows, [pair.second for pair in drawn])
+            chosen = rows.tolist()
+            keys = [batch.keys[row] for row in chosen]
+            drawn = [kind.pair(key, self.span, seed=self.seed, repeat=repeat) for key in keys]
+            if kind.from_origin:
+                first = batch.clean.take(rows)
+            else:
+                first = batch.predict_at(kind.shift, [pair[0] for pair in drawn], chosen)
+            second = batch.predict_at(kind.shift, [pair[1] for pair in drawn], chosen)
+            passes[rows] += 1 if kind.from_origin else 2
             predicted = first.prediction
             agreed[rows] += second.prediction == predicted
             change[rows] += np.abs(second.probability(predicted) - first.probability(predicted))

@@ -25,7 +25,6 @@ from shiftbench.metrics.base import (
     MetricOptions,
     column,
 )
-from shiftbench.metrics.predictions import predict_at
 from shiftbench.scores import ScoreName
 from shiftbench.statistics import FRACTION
 
@@ -69,14 +68,12 @@ class Flip(Metric):
 
     def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
         """Compares each frame with the one before it."""
-        views, count = batch.views("crop"), len(batch.keys)
+        count = len(batch.keys)
         changes, distance = np.zeros(count), np.zeros(count)
         near_tie = np.zeros(count, dtype=bool)
         previous: Tensor | None = None
         for dx in range(self.first, self.last + 1):
-            frame = predict_at(
-                batch.model, views, [Offset(0.0, float(dx))] * count, batch_size=batch.batch_size
-            )
+            frame = batch.predict_at("crop", Offset(0.0, float(dx)))
             near_tie |= frame.near_tie
             if previous is not None:
                 changes += (frame.logits.argmax(1) != previous.argmax(1)).numpy()
@@ -116,9 +113,8 @@ def top_distance(first: Tensor, second: Tensor) -> Tensor:
     """
     top = min(TOP, first.shape[1])
     best = torch.argsort(first, dim=1, descending=True, stable=True)[:, :top]  # (B, top) classes
-    ranks = torch.argsort(second, dim=1, descending=True, stable=True).argsort(
-        1
-    )  # (B, classes) places
+    order = torch.argsort(second, dim=1, descending=True, stable=True)
+    ranks = order.argsort(1)  # (B, classes) places
     moved = ranks.gather(1, best).clamp(max=TOP) - torch.arange(top, device=ranks.device)
     total: Tensor = moved.abs().sum(1).double()
     return total

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from shiftbench.grid import Offset
 from shiftbench.metrics.base import METRICS, NEAR_TIE_COLUMN, PASSES, ImageBatch, Metric, column
-from shiftbench.metrics.predictions import predict_at
 from shiftbench.scores import ScoreName
 
 FAMILY = "jitter"
@@ -44,17 +43,8 @@ class Jitter(Metric):
 
     def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
         """Takes the population variance of each image."""
-        views, count = batch.views("crop"), len(batch.keys)
         label = torch.from_numpy(batch.labels)[:, None]
-        answers = [
-            predict_at(
-                batch.model,
-                views,
-                [Offset(float(step), float(step))] * count,
-                batch_size=batch.batch_size,
-            )
-            for step in STEPS
-        ]
+        answers = [batch.predict_at("crop", Offset(float(d), float(d))) for d in STEPS]
         logits = torch.stack([a.logits.double().gather(1, label)[:, 0] for a in answers])
         probabilities = np.stack([answer.probability(batch.labels) for answer in answers])
         return pd.DataFrame(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shiftbench.errors import DataError, ModelError, UsageError, no_images
-from shiftbench.grid import ORIGIN, Offset
+from shiftbench.grid import Offset
 from shiftbench.shifts.base import Views
 
 Model = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, classes)
@@ -119,24 +119,12 @@ def predict_at(
     check_batch_size(batch_size)
     images = range(len(offsets)) if rows is None else rows
     parts = [
-        predict(
-            model,
-            assemble(views, offsets[i : i + batch_size], images[i : i + batch_size]),
-        )
+        predict(model, assemble(views, offsets[i : i + batch_size], images[i : i + batch_size]))
         for i in range(0, len(offsets), batch_size)
     ]
     if not parts:
         raise no_images()
     return replace(parts[0], logits=torch.cat([part.logits for part in parts]))
-
-
-def predict_clean(model: Model, views: Views, count: int, *, batch_size: int) -> Predictions:
-    """What the model says about `count` images at (0, 0).
-
-    Every search and every consistency of the same images starts from these answers: get them once
-    and pass them on.
-    """
-    return predict_at(model, views, [ORIGIN] * count, batch_size=batch_size)
 
 
 class SeenInputs:

@@ -19,7 +19,6 @@ from shiftbench.metrics import METRICS, Metric, MetricOptions, score_rows
 from shiftbench.metrics import plan_metric as plan
 from shiftbench.metrics.agreement import Agreement
 from shiftbench.metrics.base import NEAR_TIE_COLUMN, PASSES, ImageBatch
-from shiftbench.metrics.flip import top_distance
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS, SHIFTS
 
@@ -96,25 +95,16 @@ def view(image: int, dy: int, dx: int) -> Tensor:
 
 
 @every_metric
-def test_rows_have_the_declared_columns_and_scores(text: str) -> None:
+def test_rows_have_the_declared_columns_and_scores_and_lack_nothing(text: str) -> None:
     metric = plan_metric(text)
+    assert not metric.answered(nothing()).any()
     rows = metric.measure(shard(), nothing())
     assert set(rows) - {NEAR_TIE_COLUMN, PASSES} <= set(metric.columns)
-    assert metric.columns[0] in rows
     assert len(rows) == COUNT
     assert rows[metric.columns[0]].notna().all(), "the first column is never empty"
     scores = score_rows([metric], rows)
     assert set(scores) == set(metric.score_names())
-    assert all(
-        score.n == COUNT and score.low <= score.value <= score.high for score in scores.values()
-    )
-
-
-@every_metric
-def test_what_is_measured_is_not_missing(text: str) -> None:
-    metric = plan_metric(text)
-    assert not metric.answered(nothing()).any()
-    rows = metric.measure(shard(), nothing())
+    assert all(s.n == COUNT and s.low <= s.value <= s.high for s in scores.values())
     assert metric.answered(rows).all()
     half = rows.loc[:4].reindex(range(COUNT))  # empty cells for the others
     assert metric.answered(half).tolist() == [True] * 5 + [False] * 4
@@ -135,14 +125,6 @@ def test_batches_and_company_change_nothing(text: str) -> None:
 
 
 @every_metric
-def test_settings_bring_the_metric_back(text: str) -> None:
-    metric = plan_metric(text)
-    again = METRICS.get(text.partition(":")[0]).load(metric.settings())
-    assert again == metric
-    assert again.name == metric.name
-
-
-@every_metric
 def test_passes_are_counted_and_bounded(text: str) -> None:
     seen = 0
 
@@ -159,18 +141,15 @@ def test_passes_are_counted_and_bounded(text: str) -> None:
 
 
 @every_metric
-def test_names_do_not_collide(text: str) -> None:
-    metric = plan_metric(text)
+def test_settings_bring_the_metric_back_and_names_do_not_collide(text: str) -> None:
+    metric, (kind, _, attack) = plan_metric(text), text.partition(":")
+    again = METRICS.get(kind).load(metric.settings())
+    assert (again, again.name) == (metric, metric.name)
     others = [plan_metric(other) for other in PIXEL_ONLY if other != text]
     assert not set(metric.columns) & {c for other in others for c in other.columns}
     assert metric.name not in {other.name for other in others}
-
-
-@every_metric
-def test_a_changed_kind_of_shift_would_be_noticed(text: str) -> None:
-    _, _, attack = text.partition(":")
-    if METRICS.get(text.partition(":")[0]).searched:
-        assert SHIFTS.get(ATTACKS.get(attack).shift) in plan_metric(text).code()
+    if METRICS.get(kind).searched:  # a changed kind of shift would be noticed
+        assert SHIFTS.get(ATTACKS.get(attack).shift) in metric.code()
 
 
 # --- slow references
@@ -197,11 +176,6 @@ def slow_distance(first: Tensor, second: Tensor) -> int:
         j = places.index(best) + 1
         total += sum(1 <= k - 1 <= 5 for k in range(min(i, j) + 1, max(i, j) + 1))
     return total
-
-
-def test_the_top_five_of_equal_answers_do_not_move() -> None:
-    logits = torch.randn(4, CLASSES, generator=torch.Generator().manual_seed(3))
-    assert top_distance(logits, logits).tolist() == [0.0] * 4
 
 
 def test_large_views_have_the_frames_of_imagenet_p() -> None:

@@ -1,21 +1,31 @@
 """The search against the obvious triple loop, and its economy."""
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import aft_models
 from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.grid import ORIGIN, Grid, Offset
-from shiftbench.metrics.predictions import Predictions, predict_clean
-from shiftbench.metrics.search import Trace, adversarial_accuracy, search
+from shiftbench.metrics.predictions import Predictions, predict_at
+from shiftbench.metrics.search import (
+    Trace,
+    adversarial_accuracy,
+    keyed_integers,
+    keyed_sample,
+    search,
+)
 from shiftbench.models.classifier import LogitsOnly
 from shiftbench.shifts import ATTACKS, SHIFTS, Views
 
@@ -135,7 +145,7 @@ def test_known_unshifted_answers_are_not_asked_again(attack: str) -> None:
     (views, grid), model = prepare(attack), fragile_model(3)
     labels = labels_for(model, views)
     fresh = search(model, views, labels, grid, batch_size=4)
-    unshifted = predict_clean(model, views, COUNT, batch_size=6)
+    unshifted = predict_at(model, views, [ORIGIN] * COUNT, batch_size=6)
     shared = search(model, views, labels, grid, batch_size=4, clean=unshifted)
     assert same(fresh, shared)
     assert (shared.passes == fresh.passes - 1).all()
@@ -169,17 +179,6 @@ def test_an_invariant_model_keeps_all(attack: str) -> None:
     assert (trace.passes == len(grid)).all()
 
 
-def test_a_global_pool_model_is_cyclically_invariant() -> None:
-    views, grid = prepare("integer")
-    weight = torch.randn(3, CLASSES, generator=torch.Generator().manual_seed(5)).double()
-
-    def pooled(images: Tensor) -> Tensor:
-        return images.mean((2, 3)) @ weight
-
-    labels = pooled(views(ORIGIN)).argmax(1).numpy()
-    assert search(pooled, views, labels, grid, batch_size=5).adversarial_accuracy(2).value == 1
-
-
 # --- sampled offsets ----------------------------------------------------------------------------
 
 
@@ -209,21 +208,12 @@ def test_samples_follow_the_key_and_the_seed_alone() -> None:
     model = fragile_model(2)
     views, grid = prepare("crop")
     labels, keys = labels_for(model, views), [f"image {i}" for i in range(COUNT)]
-    options = {"batch_size": 3, "mode": "sampled:4"}
-    trace = search(model, views, labels, grid, keys=keys, **options)  # type: ignore[arg-type]
+    sampled = partial(search, model, grid=grid, mode="sampled:4")
+    trace = sampled(views, labels, keys=keys, batch_size=3)
     backwards = SHIFTS.get("crop").views(numbered_images().flip(0), MARGIN)
-    again = search(
-        model,
-        backwards,
-        labels[::-1].copy(),
-        grid,
-        keys=keys[::-1],
-        batch_size=11,
-        mode="sampled:4",
-    )
+    again = sampled(backwards, labels[::-1].copy(), keys=keys[::-1], batch_size=11)
     assert np.array_equal(trace.broken_radius, again.broken_radius[::-1], equal_nan=True)
-    other = search(model, views, labels, grid, keys=keys, seed=1, **options)  # type: ignore[arg-type]
-    assert not same(trace, other)
+    assert not same(trace, sampled(views, labels, keys=keys, batch_size=3, seed=1))
 
 
 @pytest.mark.parametrize("mode", ["sampled", "sampled:0", "sampled:-3", "sampled:x", "fast", ""])
@@ -231,6 +221,41 @@ def test_refuses_an_unknown_mode(mode: str) -> None:
     views, grid = prepare("crop")
     with pytest.raises(UsageError, match=r"unknown search mode .* sampled:20"):
         search(fragile_model(0), views, [0] * COUNT, grid, batch_size=4, mode=mode)
+
+
+# --- randomness keyed by image ------------------------------------------------------------------
+
+
+def test_every_part_of_the_key_matters() -> None:
+    keys = [(0, "a", "bc"), (0, "ab", "c"), (1, "a", "bc"), (0, "a", "b"), (0, "", "abc")]
+    draws = {tuple(keyed_integers(*key, 2)) for key in keys}
+    assert len(draws) == len(keys)
+
+
+def test_a_draw_is_for_ever() -> None:
+    """SHAKE-128 of the documented text: a change here would change every stored result."""
+    assert keyed_integers(0, "search", "image", 2) == keyed_integers(0, "search", "image", 5)[:2]
+    digest = hashlib.shake_128(b"0:6:search:5:image").digest(8)
+    assert keyed_integers(0, "search", "image", 1) == [int.from_bytes(digest, "little")]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 40), st.integers(0, 40), st.text(max_size=5))
+def test_samples_are_distinct_and_sorted(a: int, b: int, key: str) -> None:
+    count, population = sorted((a, b))
+    sample = keyed_sample(0, "test", key, population, count)
+    assert len(sample) == count
+    assert sample == sorted(set(sample))
+    assert set(sample) <= set(range(population))
+
+
+def test_every_subset_is_equally_likely() -> None:
+    trials, subsets = 6000, 10  # pairs out of five
+    counts = Counter(tuple(keyed_sample(0, "test", str(i), 5, 2)) for i in range(trials))
+    expected = trials / subsets
+    chi_square = sum((counts[pair] - expected) ** 2 / expected for pair in counts)
+    assert len(counts) == subsets
+    assert chi_square < 27.9  # the 99.9% quantile with 9 degrees of freedom
 
 
 # --- bad answers --------------------------------------------------------------------------------
@@ -254,18 +279,15 @@ def test_refuses_answers_that_are_no_logits(model: Model, message: str) -> None:
         search(model, views, [3] * COUNT, grid, batch_size=4)
 
 
-def test_refuses_labels_below_zero() -> None:
+def test_refuses_labels_below_zero_no_images_and_no_batch() -> None:
     views, grid = prepare("crop")
-    with pytest.raises(DataError, match="labels of 0 or more, got -1"):
-        search(fragile_model(0), views, [-1] * COUNT, grid, batch_size=4)
-
-
-def test_refuses_no_images_and_no_batch() -> None:
-    views, grid = prepare("crop")
-    with pytest.raises(DataError, match="at least one image"):
-        search(fragile_model(0), views, [], grid, batch_size=4)
-    with pytest.raises(UsageError, match="batch size of 1 or more, got 0"):
-        search(fragile_model(0), views, [0] * COUNT, grid, batch_size=0)
+    for labels, size, error, words in (
+        ([-1] * COUNT, 4, DataError, "labels of 0 or more, got -1"),
+        ([], 4, DataError, "at least one image"),
+        ([0] * COUNT, 0, UsageError, "batch size of 1 or more, got 0"),
+    ):
+        with pytest.raises(error, match=words):
+            search(fragile_model(0), views, labels, grid, batch_size=size)
 
 
 # --- answers and curves -------------------------------------------------------------------------
@@ -281,12 +303,6 @@ def test_near_ties_are_noted() -> None:
 
     trace = search(torn, views, [0] * COUNT, grid, batch_size=4)
     assert np.array_equal(trace.near_tie, np.arange(COUNT) % 2 == 0)
-
-
-def test_margin_is_the_label_against_the_best_other() -> None:
-    answers = Predictions(torch.tensor([[1.0, 3.0, 2.0], [5.0, 0.0, 1.0]]))
-    assert answers.logit_margin(np.array([1, 2])).tolist() == [1.0, -4.0]
-    assert answers.prediction.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("as_series", [False, True])
@@ -317,7 +333,7 @@ def test_ties_are_as_wide_as_the_arithmetic_rounds() -> None:
     assert Predictions(logits, rounding=2.0**-8).near_tie.tolist() == [True, False]
     assert Predictions(torch.tensor([[1.0, 1.0 - 5e-6]])).near_tie.tolist() == [True]
     views = prepare("crop")[0]
-    half = predict_clean(lambda x: fragile_model(1)(x).half(), views, COUNT, batch_size=9)
+    half = predict_at(lambda x: fragile_model(1)(x).half(), views, [ORIGIN] * 5, batch_size=9)
     assert half.rounding == 2.0**-11
 
 
@@ -347,7 +363,7 @@ def test_equal_inputs_of_the_network_are_predicted_once(mode: str) -> None:
         canvas = torch.nn.functional.avg_pool2d(torch.rand(12, 3, 34, 34), 3, 1)
     selecting = LogitsOnly(aft_models.repair(network, "select:4", image=torch.zeros(1, 3, 16, 16)))
     views, grid = SHIFTS.get("crop").views(canvas, 4), Grid(3)
-    clean = predict_clean(selecting, views, 12, batch_size=5)
+    clean = predict_at(selecting, views, [ORIGIN] * 12, batch_size=5)
     labels = clean.prediction.copy()
     labels[::5] = (labels[::5] + 1) % 5
     every = Logged(lambda x: selecting(x))
