@@ -33,18 +33,21 @@ def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
     return value
 
 
-Before = Callable[[Key, tuple[Any, ...], dict[str, Any]], None]
-After = Callable[[Key, nn.Module, Tensor], None]
+Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+After = Callable[[Key, nn.Module, Any, Tensor], None]
 
 
 @contextmanager
-def watch(model: nn.Module, after: After, before: Before | None = None) -> Iterator[None]:
+def watch(
+    model: nn.Module, after: After, before: Before = lambda args, kwargs: None
+) -> Iterator[None]:
     """Calls `before` and `after` around every call of every layer but those they make themselves.
 
-    Of an output with several tensors, `after` gets the first; it is not called where there is none.
+    `after` gets what `before` returned, and of an output with several tensors the first; it is not
+    called where there is none.
     """
     counts: Counter[str] = Counter()
-    stack: list[Key] = []
+    stack: list[tuple[Key, Any]] = []
     in_callback = False
 
     def entering(name: str) -> Callable[..., None]:
@@ -53,11 +56,9 @@ def watch(model: nn.Module, after: After, before: Before | None = None) -> Itera
             if in_callback:
                 return
             counts[name] += 1
-            stack.append((name, counts[name]))
-            if before is not None:
-                in_callback = True
-                before(stack[-1], args, kwargs)
-                in_callback = False
+            in_callback = True
+            stack.append(((name, counts[name]), before(args, kwargs)))
+            in_callback = False
 
         return hook
 
@@ -65,10 +66,10 @@ def watch(model: nn.Module, after: After, before: Before | None = None) -> Itera
         nonlocal in_callback
         if in_callback:
             return
-        key, tensors = stack.pop(), tensors_in(output)
+        (key, given), tensors = stack.pop(), tensors_in(output)
         if tensors:
             in_callback = True
-            after(key, module, tensors[0])
+            after(key, module, given, tensors[0])
             in_callback = False
 
     handles = []

@@ -35,10 +35,7 @@ class Cause:
 
 
 BORDER = Cause("border", "padding marks where the image ends")
-SUBSAMPLING = Cause(
-    "sub-sampling",
-    "the samples that are kept depend on where the grid lies",
-)
+SUBSAMPLING = Cause("sub-sampling", "the samples that are kept depend on where the grid lies")
 NONLINEARITY = Cause("non-linearity", "it makes frequencies that the grid cannot hold")
 POSITION = Cause("position", "its weights or windows are tied to places in the image")
 CAUSES = {cause.name: cause for cause in (BORDER, SUBSAMPLING, NONLINEARITY, POSITION)}
@@ -85,13 +82,10 @@ def _largest(value: object) -> int:
 
 
 def split(error: Tensor, unplaced: float, reference: float, width: int) -> Split:
-    """Measures the border and the interior apart.
+    """Measures the border, `width` cells, and the interior of maps (B, C, rows, columns) apart.
 
-    Args:
-        error: Maps (B, C, rows, columns) of the error; empty where nothing has a place.
-        unplaced: Squared error of numbers without a place, such as a class token: no border.
-        reference: Squared norm of what was expected.
-        width: Of the border, in cells.
+    `unplaced` is the squared error of numbers without a place, such as a class token: no border;
+    `reference` is the squared norm of what was expected.
     """
     if not error.numel():
         return Split(0.0, math.sqrt(unplaced / reference))
@@ -109,10 +103,8 @@ def split(error: Tensor, unplaced: float, reference: float, width: int) -> Split
 def find_cause(own: Split, whole_step: Split, input_step: Split) -> tuple[Cause, Split]:
     """The cause of an error, and the error split into what the border is to blame for and the rest.
 
-    Args:
-        own: At the offsets of the audit.
-        whole_step: At a whole step of the coarsest lattice.
-        input_step: At a whole step of the input's lattice.
+    The errors are at the offsets of the audit, at a whole step of the coarsest lattice, and at one
+    of the input's lattice.
     """
     blamed = _blame(own, whole_step)
     if blamed.border > blamed.interior:

@@ -147,24 +147,22 @@ def _locate(model: nn.Module, images: Tensor) -> dict[Key, _Call]:
     batch, size = len(images), (images.shape[2], images.shape[3])
     calls: dict[Key, _Call] = {}
     tracer = Tracer(images)
-    arguments: dict[Key, list[Tensor]] = {}
-    layouts: dict[Key, list[Layout | None]] = {}
 
     def layout_of(x: Tensor) -> Layout | None:
         return Layout.of(tracer.get(x), batch, size)
 
-    def before(key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        arguments[key] = tensors_in([args, kwargs])
-        layouts[key] = [layout_of(x) for x in arguments[key]]
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        inputs = tensors_in([args, kwargs])
+        return inputs, [layout_of(x) for x in inputs]
 
-    def after(key: Key, module: nn.Module, output: Tensor) -> None:
-        inputs = arguments.pop(key)
+    def after(key: Key, module: nn.Module, given: Any, output: Tensor) -> None:
+        inputs, layouts = given
         if inputs and _is_leaf(module):
             tracer.carry_over(inputs[0], output)
         layout = layout_of(output)
         if layout is None and key[0] == "":
             layout = Layout(batch, size, ())  # logits have no place, whatever they are made of
-        calls[key] = _Call(module, layouts.pop(key), layout)
+        calls[key] = _Call(module, layouts, layout)
 
     with watch(model, after, before), tracer:
         model(images)
@@ -174,7 +172,7 @@ def _locate(model: nn.Module, images: Tensor) -> dict[Key, _Call]:
 def _find_reached(model: nn.Module, images: Tensor, calls: Mapping[Key, _Call]) -> None:
     """Finds which numbers of every output the logits depend on, by their gradients."""
 
-    def after(key: Key, module: nn.Module, output: Tensor) -> None:
+    def after(key: Key, module: nn.Module, given: None, output: Tensor) -> None:
         call = calls.get(key)
         if call is None or call.layout is None or not output.requires_grad:
             return
@@ -208,14 +206,13 @@ def _measure_alone(
     model: nn.Module, images: Tensor, calls: dict[Key, _Call], offsets: Sequence[Offset]
 ) -> None:
     """The pass on the clean image: keeps every output, and measures every layer on the way."""
-    arguments: dict[Key, Any] = {}  # as they were: a layer may write over them
 
-    def before(key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         copies = iter([x.clone() for x in tensors_in([args, kwargs])])
-        arguments[key] = with_tensors([list(args), kwargs], copies)
+        return with_tensors([list(args), kwargs], copies)  # a layer may write over its arguments
 
-    def after(key: Key, module: nn.Module, output: Tensor) -> None:
-        given, call = arguments.pop(key), calls.get(key)
+    def after(key: Key, module: nn.Module, given: Any, output: Tensor) -> None:
+        call = calls.get(key)
         if call is None:
             return
         call.output = output.clone()
@@ -277,7 +274,7 @@ def _measure_path(
 ) -> None:
     """A pass on the shifted image: measures the whole path up to every layer."""
 
-    def after(key: Key, module: nn.Module, output: Tensor) -> None:
+    def after(key: Key, module: nn.Module, given: None, output: Tensor) -> None:
         call = calls.get(key)
         if call is None or call.output is None or not call.can_be_judged:
             return
@@ -298,41 +295,43 @@ def _measure_path(
 def _report(key: Key, call: _Call) -> LayerReport:
     name, number = key
     assert call.output is not None
-    report = _plain_report(name if number == 1 else f"{name} ({number})", call.module)
-    report = replace(report, shape=tuple(call.output.shape[1:]))
-    if call.layout is not None and call.reached[0]:
-        report = replace(report, lattice=call.layout.size)
-    if not call.path:
-        return replace(report, note=UNKNOWN if any(call.reached) else UNREACHED)
-    errors, squares = zip(*call.path, strict=True)
-    counted = call.flat(call.output)
-    report = replace(
-        report,
-        accumulated=math.hypot(*errors) / math.sqrt(len(errors)),
-        eq_t=eq_t(float(counted.max() - counted.min()), sum(squares) / len(squares)),
+    own = call.own if call.path else None
+    blamed = own if call.cause is not None else None
+    accumulated = decibels = None
+    if call.path:
+        errors, squares = zip(*call.path, strict=True)
+        counted = call.flat(call.output)
+        accumulated = math.hypot(*errors) / math.sqrt(len(errors))
+        decibels = eq_t(float(counted.max() - counted.min()), sum(squares) / len(squares))
+    return LayerReport(
+        name=name if number == 1 else f"{name} ({number})",
+        kind=type(call.module).__name__,
+        depth=_depth(name),
+        leaf=_is_leaf(call.module),
+        shape=tuple(call.output.shape[1:]),
+        lattice=call.layout.size if call.layout is not None and call.reached[0] else None,
+        own=own.total if own else None,
+        border=blamed.border if blamed else None,
+        interior=blamed.interior if blamed else None,
+        cause=call.cause.name if call.cause and own else None,
+        accumulated=accumulated,
+        eq_t=decibels,
+        note=None if own else UNKNOWN if any(call.reached) else UNREACHED,
     )
-    own, cause = call.own, call.cause
-    if own is None:
-        return replace(report, note=UNKNOWN)
-    report = replace(report, own=own.total)
-    if cause is None:
-        return report
-    return replace(report, border=own.border, interior=own.interior, cause=cause.name)
-
-
-def _plain_report(name: str, module: nn.Module, note: str | None = None) -> LayerReport:
-    depth = name.count(".") + 1 if name else 0
-    return LayerReport(name, type(module).__name__, depth, _is_leaf(module), note=note)
 
 
 def _uncalled(model: nn.Module, calls: Mapping[Key, _Call]) -> list[LayerReport]:
     """Leaves that a forward pass leaves out, or whose work is done without calling them."""
     called = {name for name, _ in calls}
     return [
-        _plain_report(name, module, UNCALLED)
+        LayerReport(name, type(module).__name__, _depth(name), leaf=True, note=UNCALLED)
         for name, module in model.named_modules()
         if name not in called and _is_leaf(module)
     ]
+
+
+def _depth(name: str) -> int:
+    return name.count(".") + 1 if name else 0
 
 
 def _is_leaf(module: nn.Module) -> bool:

@@ -18,15 +18,15 @@ from shiftbench.audit.layers import load_batch
 from shiftbench.data import load_dataset, relabeled
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Grid, Offset
+from shiftbench.metrics.search import search, survives
 from shiftbench.models import Classifier, load_model
 from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.base import Views
 from shiftbench.statistics import Score, wilson
 
 WHOLE, HALF = Offset(1.0, 1.0), Offset(0.5, 0.5)
 ROUNDS = 3  # forward passes whose median CPU time is compared
 PROBED = 8  # images that changes and cost are measured on, and that a forward pass takes at once
-CROPS = Grid(2)  # moves of the camera, in whole pixels
+CROPS = 2  # how far the camera moves, in whole pixels
 ROOM = 32  # pixels around the view that remedies and crops may use, where the data has them
 
 
@@ -153,22 +153,22 @@ def try_remedies(
     >>> after.whole < 1e-5 < before.whole
     True
     """
-    views = SHIFTS.get("crop").views(canvas, margin)
-    image = views(ORIGIN)
-    first = image[:PROBED]
-    trials = [_examine("", network, lambda: network(first), canvas, margin, labels)]
-    for text in remedies:
+    image = SHIFTS.get("crop").views(canvas, margin)(ORIGIN)
+    first, trials = image[:PROBED], []
+    for text in ("", *remedies):
+        repaired, refused = network, ""
         try:
-            repaired = aft_models.repair(network, *text.split("+"), image=image[:1]).eval()
+            if text:
+                repaired = aft_models.repair(network, *text.split("+"), image=image[:1]).eval()
         except AftModelsError as error:
-            trials.append(RepairTrial(text, refused=str(error)))
-            continue
+            refused = str(error)
         room = margin - view_margin(repaired)
         if room < 0:
             refused = f"needs {view_margin(repaired)} pixels around the view, there are {margin}"
+        if refused:
             trials.append(RepairTrial(text, refused=refused))
-            continue
-        trials.append(_examine(text, repaired, lambda: network(first), canvas, room, labels))
+        else:
+            trials.append(_examine(text, repaired, lambda: network(first), canvas, room, labels))
     return trials
 
 
@@ -192,22 +192,10 @@ def _examine(
     whole, half = (relative_change(network(cyclic(offset)), logits) for offset in (WHOLE, HALF))
     right: tuple[int, ...] = ()
     if labels is not None and not untrained(network):
-        right = _count_right(network, crops, labels, min(margin, CROPS.radius))
+        grid = Grid(min(margin, CROPS))
+        trace = search(network, crops, labels, grid, batch_size=PROBED)
+        right = tuple(int(survives(trace.broken_radius, s).sum()) for s in range(grid.radius + 1))
     return RepairTrial(text, reports(network), whole, half, cost, len(canvas), right)
-
-
-def _count_right(network: nn.Module, views: Views, labels: Tensor, radius: int) -> tuple[int, ...]:
-    """How many images are right at every crop up to 0, 1, ... pixels."""
-    rows, counts = torch.arange(len(labels)), []
-    for ring in range(radius + 1):
-        for offset in CROPS:
-            if CROPS.ring(offset) == ring:
-                parts = torch.split(rows, PROBED) if len(rows) else ()
-                answers = [(part, network(views(offset, part)).argmax(1)) for part in parts]
-                kept = [part[answer == labels[part]] for part, answer in answers]
-                rows = torch.cat([rows[:0], *kept])
-        counts.append(len(rows))
-    return tuple(counts)
 
 
 def relative_change(logits: Tensor, before: Tensor) -> float:

@@ -75,6 +75,7 @@ def test_right_answers_are_those_that_every_crop_keeps() -> None:
     assert len(wide.right) == 2, "one pixel is left for crops"
     assert wider.refused == "needs 5 pixels around the view, there are 4"
     assert [score.n for score in plain.scores] == [20] * 3
-    wrong = torch.full((20,), -1)  # no image is left to show under crops
+    wrong = (labels + 1) % 5  # no image is left to show under crops
+    wrong[:3] = labels[:3]
     trials = try_remedies(net, canvas, ["select:3"], margin=4, labels=wrong)
     assert [trial.right for trial in trials] == [(0, 0, 0), (0, 0)]
