@@ -72,26 +72,14 @@ class ScoreName:
 ACCURACY = ScoreName("accuracy")
 
 
-@dataclass(frozen=True)
-class Scores(Mapping[ScoreName, Score]):
-    """Every score of a record, by name.
+class Scores(dict[ScoreName, Score]):
+    """Every score of a record, by name; it is not changed once it is made.
 
     >>> from shiftbench.statistics import wilson
     >>> scores = Scores({ScoreName("adversarial", "crop", s): wilson(9 - s, 10) for s in range(3)})
     >>> scores.find("adversarial_crop") == scores.find("adversarial_crop@2")
     True
     """
-
-    entries: Mapping[ScoreName, Score]
-
-    def __getitem__(self, name: ScoreName) -> Score:
-        return self.entries[name]
-
-    def __iter__(self) -> Iterator[ScoreName]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
 
     def curve(self, name: ScoreName) -> dict[int, Score]:
         """The scores of a curve by radius, from the smallest up; empty where there is none."""
@@ -100,9 +88,10 @@ class Scores(Mapping[ScoreName, Score]):
     @cached_property
     def _curves(self) -> dict[ScoreName, dict[int, Score]]:
         curves: dict[ScoreName, dict[int, Score]] = {}
-        for name in sorted((n for n in self.entries if n.radius is not None), key=_radius):
-            curves.setdefault(name.curve, {})[_radius(name)] = self.entries[name]
-        return curves
+        for name, score in self.items():
+            if name.radius is not None:
+                curves.setdefault(name.curve, {})[name.radius] = score
+        return {name: dict(sorted(curve.items())) for name, curve in curves.items()}
 
     def curves(self) -> list[ScoreName]:
         """The names that have a radius, without it, in order."""
@@ -116,7 +105,7 @@ class Scores(Mapping[ScoreName, Score]):
         """A score by stem: that of the radius where there is a curve, by default of the largest."""
         curve = self.curve(name)
         if not curve:
-            return self.entries.get(name.curve)
+            return self.get(name.curve)
         return curve.get(max(curve) if radius is None else radius)
 
     def find(self, text: str) -> Score:
@@ -130,26 +119,20 @@ class Scores(Mapping[ScoreName, Score]):
         """Every score by its text, the last point of each curve by the curve's own name too."""
         by_text: dict[str, Score] = {}
         for stem in self.stems():
-            last = self.at(stem)
-            assert last is not None
-            by_text[str(stem)] = last
-            by_text |= {
-                str(ScoreName(stem.family, stem.kind, r)): s for r, s in self.curve(stem).items()
-            }
+            curve = self.curve(stem)
+            by_text[str(stem)] = curve[max(curve)] if curve else self[stem]
+            by_text |= {f"{stem}@{radius}": score for radius, score in curve.items()}
         return by_text
 
     def to_json(self) -> dict[str, Any]:
         """Nested objects, family, kind, radius; one may be a score and hold others as well."""
         content: dict[str, Any] = {}
-        for name, score in self.entries.items():
-            place = content
-            path = [name.family]
+        for name, score in self.items():
+            place = content.setdefault(name.family, {})
             if name.kind or name.radius is not None:
-                path.append(name.kind)
+                place = place.setdefault(name.kind, {})
             if name.radius is not None:
-                path.append(str(name.radius))
-            for key in path:
-                place = place.setdefault(key, {})
+                place = place.setdefault(str(name.radius), {})
             place.update(vars(score))
             if score.is_fraction:
                 del place["unit"]
@@ -164,12 +147,7 @@ class Scores(Mapping[ScoreName, Score]):
         Raises:
             ValueError: Something is not a score; the message names it.
         """
-        return cls(dict(_leaves(content, ())))
-
-
-def _radius(name: ScoreName) -> int:
-    assert name.radius is not None
-    return name.radius
+        return cls(_leaves(content, ()))
 
 
 def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Score]]:
@@ -178,17 +156,13 @@ def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Sc
         raise ValueError(f"{where}: expected an object, got {type(content).__name__}")
     own = {key: value for key, value in content.items() if key in SCORE_FIELDS}
     if own:
-        yield _name(path), _score(own, where)
+        family, kind, radius = (*path, "", "", "")[:3]
+        if not family or len(path) > 3 or not (radius.isdecimal() or not radius):
+            raise ValueError(f"{where}: expected scores by family, kind and max shift")
+        yield ScoreName(family, kind, int(radius) if radius else None), _score(own, where)
     for key, inner in content.items():
         if key not in SCORE_FIELDS:
             yield from _leaves(inner, (*path, key))
-
-
-def _name(path: tuple[str, ...]) -> ScoreName:
-    family, kind, radius = (*path, "", "", "")[:3]
-    if not family or len(path) > 3 or not (radius.isdecimal() or not radius):
-        raise ValueError(f"{'.'.join(path)}: expected scores by family, kind and max shift")
-    return ScoreName(family, kind, int(radius) if radius else None)
 
 
 def _score(content: Mapping[str, Any], where: str) -> Score:

@@ -95,10 +95,3 @@ def test_scores_are_found_by_text_curve_and_radius() -> None:
     ]
     with pytest.raises(UsageError, match="Did you mean 'adversarial_crop@1'"):
         scores.find("adversarial_crops@1")
-
-
-def test_a_name_reads_the_same_everywhere() -> None:
-    name = ScoreName("adversarial", "half[1/4]", 3)
-    assert str(name) == "adversarial_half[1/4]@3"
-    assert name.stem == name.column == str(name.curve) == "adversarial_half[1/4]"
-    assert ACCURACY.column == "top1"
