@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,57 +39,43 @@ def diagnose() -> list[Fact]:
     >>> {fact.topic for fact in diagnose()} >= {"versions", "hardware", "extras", "places"}
     True
     """
-    return [*_versions(), *_hardware(), *_extras(), *_places(), *_plugins()]
-
-
-def _versions() -> Iterator[Fact]:
     about = describe_environment(choose_device())
-    for name in ("shiftbench", "commit", "python", "platform", "torch", "torchvision", "timm"):
-        if name in about:
-            yield Fact("versions", name, str(about[name]))
-    for name in ALSO:
-        yield Fact("versions", name, version_of(name) or "not installed")
-
-
-def _hardware() -> Iterator[Fact]:
-    device = choose_device()
-    yield Fact("hardware", "device", str(describe_environment(device)["device"]))
+    recorded = ("shiftbench", "commit", "python", "platform", "torch", "torchvision", "timm")
     cuda = torch.version.cuda or "not in this build of torch"
-    yield Fact("hardware", "CUDA", cuda if torch.cuda.is_available() else f"no GPU found ({cuda})")
-    yield Fact("hardware", "cores", str(os.cpu_count()))
     limit = os.environ.get("OMP_NUM_THREADS")
-    because = f" (OMP_NUM_THREADS={limit})" if limit else ""
-    yield Fact("hardware", "threads", f"{torch.get_num_threads()}{because}")
+    hub = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    topics = {
+        "versions": {
+            **{name: str(about[name]) for name in recorded if name in about},
+            **{name: version_of(name) or "not installed" for name in ALSO},
+        },
+        "hardware": {
+            "device": str(about["device"]),
+            "CUDA": cuda if torch.cuda.is_available() else f"no GPU found ({cuda})",
+            "cores": str(os.cpu_count()),
+            "threads": f"{torch.get_num_threads()}" + (f" (OMP_NUM_THREADS={limit})" * bool(limit)),
+        },
+        "extras": {extra: _installed(extra, packages) for extra, packages in extras().items()},
+        "places": {
+            "bundled weights": f"{BUNDLED} ({len(list_weights())} models)",
+            "timm and hf: weights": f"{hub} (HF_HOME)",
+            "tv: weights": torch.hub.get_dir(),
+            "data sets by name": f"{default_root()} (SHIFTBENCH_DATA)",
+            "cache": f"{cache_folder()} (SHIFTBENCH_CACHE)",
+            "records": str(Path("results/runs").absolute()),
+        },
+        "plug-ins": {e.name: e.value for e in importlib.metadata.entry_points(group=GROUP)},
+    }
+    return [Fact(topic, *line) for topic, lines in topics.items() for line in lines.items()]
 
 
-def _extras() -> Iterator[Fact]:
-    for extra, packages in extras().items():
-        versions = {package: version_of(package) for package in packages}
-        if all(versions.values()):
-            value = ", ".join(f"{package} {version}" for package, version in versions.items())
-        else:
-            missing = ", ".join(package for package, version in versions.items() if not version)
-            value = f"no {missing}: pip install '{OURS}[{extra}]'"
-        yield Fact("extras", extra, value)
-
-
-def _places() -> Iterator[Fact]:
-    weights = f"{BUNDLED} ({len(list_weights())} models)"
-    yield Fact("places", "bundled weights", weights)
-    yield Fact("places", "timm and hf: weights", _variable("HF_HOME", "~/.cache/huggingface"))
-    yield Fact("places", "tv: weights", torch.hub.get_dir())
-    yield Fact("places", "data sets by name", f"{default_root()} (SHIFTBENCH_DATA)")
-    yield Fact("places", "cache", f"{cache_folder()} (SHIFTBENCH_CACHE)")
-    yield Fact("places", "records", str(Path("results/runs").absolute()))
-
-
-def _plugins() -> Iterator[Fact]:
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        yield Fact("plug-ins", entry.name, entry.value)
-
-
-def _variable(name: str, default: str) -> str:
-    return f"{Path(os.environ.get(name, default)).expanduser()} ({name})"
+def _installed(extra: str, packages: list[str]) -> str:
+    """The versions of an extra's packages, or how to install those that are missing."""
+    versions = {package: version_of(package) for package in packages}
+    missing = ", ".join(package for package, version in versions.items() if not version)
+    if missing:
+        return f"no {missing}: pip install '{OURS}[{extra}]'"
+    return ", ".join(f"{package} {version}" for package, version in versions.items())
 
 
 def version_of(package: str) -> str | None:

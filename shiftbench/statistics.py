@@ -167,12 +167,10 @@ class _SkewedMean:
 
     @classmethod
     def of(cls, values: NDArray[np.float64], single: float | None = None) -> _SkewedMean:
-        """The mean of some outcomes.
+        """The mean of an outcome per image.
 
-        Args:
-            values: One per image.
-            single: For shares of draws, the variance of a single draw: one more image counts with
-                it, so that images which happen to be equal are not taken for certainty.
+        `single`, for shares of draws, is the variance of a single draw: one more image counts with
+        it, so that images which happen to be equal are not taken for certainty.
         """
         n, mean = len(values), float(values.mean())
         apart = values - mean
@@ -226,11 +224,8 @@ def _student_quantile(freedom: int) -> float:
 def mcnemar(only_first: int, only_second: int) -> float:
     """The two-sided p-value of the exact McNemar test.
 
-    If two models are equally good, each image that exactly one of them gets right is a fair coin.
-
-    Args:
-        only_first: How many images the first model alone gets right.
-        only_second: How many the second alone.
+    If two models are equally good, each image that exactly one of them gets right is a fair coin:
+    `only_first` were right by the first model alone, `only_second` by the second.
 
     >>> mcnemar(0, 5)
     0.0625
@@ -328,9 +323,7 @@ def differ_for_any_pairing(first: Score, second: Score) -> bool:
     if not (first.is_fraction and second.is_fraction and first.n == second.n):
         return False
     n, less, more = first.n, *sorted(round(score.value * score.n) for score in (first, second))
-    if first.n != second.n or not 0 <= less <= more <= n:
-        return False
-    if sorted((first, second)) != [wilson(less, n), wilson(more, n)]:
+    if not 0 <= less <= more <= n or sorted((first, second)) != [wilson(less, n), wilson(more, n)]:
         return False
     difference = more - less
     discordant = 2 * min(more, n - less) - difference  # at most, and fewer lower the p-value

@@ -106,28 +106,18 @@ def test_camera_moves_down_and_right(
 
 @every_kind
 @pytest.mark.parametrize("offset", [Offset(0, 0), Offset(-2, 1), Offset(3, 3)])
-def test_rows_are_the_rows_of_the_whole(kind: str, offset: Offset) -> None:
-    views = SHIFTS.get(kind).views(scene(20, 23, batch=5), MARGIN)
-    rows = torch.tensor([3, 0, 3])
-    assert torch.equal(views(offset, rows), views(offset)[rows])
-
-
-@every_kind
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_keeps_the_type_and_agrees_with_float64(kind: str, dtype: torch.dtype) -> None:
-    exact = scene(20, 23)
-    for offset in (Offset(1, -2), Offset(-3, 3)):
-        moved = shifted(kind, exact.to(dtype), offset)
-        assert moved.dtype == dtype
-        torch.testing.assert_close(moved.double(), shifted(kind, exact, offset), rtol=0, atol=1e-5)
-
-
-@every_kind
-def test_commutes_with_normalization(kind: str) -> None:
-    canvas, offset = scene(20, 23), Offset(2, -1)
-    torch.testing.assert_close(
-        shifted(kind, 3 * canvas - 0.5, offset), 3 * shifted(kind, canvas, offset) - 0.5
-    )
+def test_images_are_moved_each_for_itself_linearly_and_in_their_own_type(
+    kind: str, offset: Offset
+) -> None:
+    canvas, rows = scene(20, 23, batch=5), torch.tensor([3, 0, 3])
+    views = SHIFTS.get(kind).views(canvas, MARGIN)
+    moved = views(offset)
+    assert torch.equal(views(offset, rows), moved[rows])
+    torch.testing.assert_close(shifted(kind, 3 * canvas - 0.5, offset), 3 * moved - 0.5)
+    for dtype in (torch.float32, torch.float64):
+        typed = shifted(kind, canvas.to(dtype), offset)
+        assert typed.dtype == dtype
+        torch.testing.assert_close(typed.double(), moved, rtol=0, atol=1e-5)
 
 
 @every_kind
