@@ -15,7 +15,9 @@ Two rules about the Nyquist bin of an even ``n``, from which exact equivariance 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from typing import Any
 
 import torch
@@ -27,23 +29,60 @@ _CACHE: dict[tuple[Any, ...], Tensor] = {}
 _CACHE_LIMIT = 2048  # matrices; a search over many fractional offsets must not grow for ever
 
 
-def shift_matrix(
-    n: int, offset: float, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
-) -> Tensor:
+def _cached(build: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """One matrix per kind, sizes, device and dtype.
+
+    A module-level cache instead of buffers: nothing to copy, pickle, save or broadcast, and any
+    input size works. While a compiler traces, the matrix is built in the graph instead (sizes may
+    be symbolic, and a traced tensor must not outlive its trace). An export takes the matrices that
+    a forward pass before it left here, as constants of its graph.
+    """
+
+    @wraps(build)
+    def matrix(
+        *sizes: float, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        device = torch.device(device)
+        work = device if device.type in ("cpu", "cuda") else "cpu"  # float64 needed
+        key = (build, sizes, device, dtype)
+        if torch.compiler.is_compiling():
+            if torch.compiler.is_exporting() and key in _CACHE:
+                return _CACHE[key]
+            return build(*sizes, work).to(device=device, dtype=dtype)
+        if key in _CACHE:
+            return _CACHE[key]
+        # An inference tensor could never be used in training afterwards.
+        with torch.inference_mode(False), torch.no_grad():
+            built = build(*sizes, work).to(device=device, dtype=dtype).contiguous()
+        if type(built) is Tensor:  # not a fake or otherwise wrapped tensor
+            if len(_CACHE) >= _CACHE_LIMIT:
+                _CACHE.clear()
+            _CACHE[key] = built
+        return built
+
+    return matrix
+
+
+@_cached
+def shift_matrix(n: int, offset: float, device: torch.device) -> Tensor:
     """Matrix ``S`` with ``(S @ x)[j] = x(j + offset)`` for one period of ``n`` samples."""
-    return _cached(_build_shift, (n, float(offset)), torch.device(device), dtype)
+    kernel = _dirichlet(n, (n - 1) // 2, offset, device) / n
+    if n % 2 == 0:
+        sign = 1 - 2 * (torch.arange(n, device=device) % 2).to(torch.float64)
+        kernel = kernel + sign * math.cos(math.pi * offset) / n
+    steps = torch.arange(n, device=device)
+    return kernel[(steps[:, None] - steps) % n]
 
 
-def upsample_matrix(
-    n: int, up: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
-) -> Tensor:
+@_cached
+def upsample_matrix(n: int, up: int, device: torch.device) -> Tensor:
     """Matrix ``(up * n, n)`` that zero-pads the spectrum; every ``up``-th output is an input."""
-    return _cached(_build_upsample, (n, up), torch.device(device), dtype)
+    phases = [shift_matrix(n, p / up, device=device) for p in range(up)]
+    return torch.stack(phases, dim=1).reshape(n * up, n)
 
 
-def downsample_matrix(
-    n: int, m: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
-) -> Tensor:
+@_cached
+def downsample_matrix(n: int, m: int, device: torch.device) -> Tensor:
     """Matrix ``(m, n)`` that keeps the bins below ``m / 2`` and samples at ``m`` points.
 
     For even ``m`` the Nyquist bin ``m / 2`` is zeroed: one real sample per period cannot carry its
@@ -51,16 +90,30 @@ def downsample_matrix(
     """
     if m > n:
         raise AftModelsError(f"cannot down-sample {n} samples to {m}: use upsample_matrix")
-    return _cached(_build_downsample, (n, m), torch.device(device), dtype)
+    if n % m == 0:
+        kernel = _dirichlet(n, (m - 1) // 2, 0.0, device) / n
+        rows = torch.arange(0, n, n // m, device=device)
+        return kernel[(rows[:, None] - torch.arange(n, device=device)) % n]
+    positions = torch.arange(m, device=device).to(torch.float64) * (n / m)
+    distance = positions[:, None] - torch.arange(n, device=device)
+    bins = torch.arange(1, (m - 1) // 2 + 1, device=device)
+    return (1 + 2 * torch.cos(2 * math.pi / n * distance[..., None] * bins).sum(-1)) / n
 
 
-def low_pass_matrix(
-    n: int, m: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
-) -> Tensor:
+@_cached
+def low_pass_matrix(n: int, m: int, device: torch.device) -> Tensor:
     """Matrix ``(n, n)`` that keeps the bins that :func:`downsample_matrix` keeps, and the grid."""
-    if m > n:
-        raise AftModelsError(f"a line of {n} samples has no bins beyond {n} to cut at, got {m}")
-    return _cached(_build_low_pass, (n, m), torch.device(device), dtype)
+    kernel = _dirichlet(n, (m - 1) // 2, 0.0, device) / n
+    steps = torch.arange(n, device=device)
+    return kernel[(steps[:, None] - steps) % n]
+
+
+def _dirichlet(n: int, bins: int, offset: float, device: torch.device) -> Tensor:
+    """``1 + 2 * sum_{q=1..bins} cos(2 pi q (r + offset) / n)`` for r = 0..n-1, in float64."""
+    q = torch.arange(1, bins + 1, device=device)
+    # Reducing q * r modulo n in integers keeps the angles exact for any size.
+    turns = torch.arange(n, device=device)[:, None] * q % n + q.to(torch.float64) * offset
+    return 1 + 2 * torch.cos(2 * math.pi / n * turns).sum(1)
 
 
 def contract(
@@ -72,23 +125,17 @@ def contract(
     keep: float = 0.0,
     scale: float = 1.0,
 ) -> Tensor:
-    """Apply ``matrix`` along one axis of a contiguous ``x`` by a single (batched) GEMM.
+    """Apply ``matrix (m, n)`` along one axis of a contiguous ``x`` by a single (batched) GEMM.
 
-    Args:
-        matrix: ``(m, n)``.
-        x: contiguous, ``x.shape[axis] == n``.
-        axis: non-negative axis.
-        out: contiguous buffer to write to; allocated when missing.
-        keep: with ``out``, the result is ``keep * out + scale * (matrix applied to x)``.
-        scale: factor of the product, free inside the GEMM (used only together with ``out``).
-
-    Returns:
-        ``out``, or a new tensor, shaped like ``x`` with ``m`` in place of ``n``.
+    A contiguous ``out`` becomes ``keep * out + scale * (matrix applied to x)``.
     """
     m, n = matrix.shape
     inner = math.prod(x.shape[axis + 1 :])
     if out is None and torch.compiler.is_compiling():
-        return _traced_contract(matrix, x, axis)
+        if axis == x.ndim - 1:
+            return x @ matrix.t()
+        product = matrix @ x.flatten(axis + 1)  # no expanded matrix, no size of the batch
+        return product.view(*x.shape[:axis], m, *x.shape[axis + 1 :])
     if inner == 1:
         lines = x.reshape(-1, n)
         if out is not None:
@@ -104,14 +151,6 @@ def contract(
             return out
         product = torch.bmm(batched, blocks)
     return product.view(*x.shape[:axis], m, *x.shape[axis + 1 :])
-
-
-def _traced_contract(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
-    """:func:`contract` in the words of a graph: no expanded matrix, no size of the batch in it."""
-    if axis == x.ndim - 1:
-        return x @ matrix.t()
-    product = matrix @ x.flatten(axis + 1)
-    return product.view(*x.shape[:axis], matrix.shape[0], *x.shape[axis + 1 :])
 
 
 def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:
@@ -134,7 +173,7 @@ def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:
         if offset.is_integer():
             x = torch.roll(x, -int(offset), axis) if offset else x
         else:
-            x = _resample(x, shift_matrix(x.shape[axis], offset, **_like(x)), axis)
+            x = _resample(x, axis, shift_matrix, offset)
     return x
 
 
@@ -148,9 +187,8 @@ def alias_free_upsample(x: Tensor, up: int = 2) -> Tensor:
     _require_image(x)
     if up < 1:
         raise AftModelsError(f"up-sampling factor must be a positive integer, got {up}")
-    for axis in (x.ndim - 2, x.ndim - 1):
-        x = _resample(x, upsample_matrix(x.shape[axis], up, **_like(x)), axis)
-    return x
+    x = _resample(x, x.ndim - 2, upsample_matrix, up)
+    return _resample(x, x.ndim - 1, upsample_matrix, up)
 
 
 def alias_free_downsample(x: Tensor, down: int = 2) -> Tensor:
@@ -168,42 +206,32 @@ def alias_free_downsample(x: Tensor, down: int = 2) -> Tensor:
                 f"cannot down-sample {n} samples by {down}: the factor must divide the size; "
                 "resize or pad the input first"
             )
-        x = _resample(x, downsample_matrix(n, n // down, **_like(x)), axis)
+        x = _resample(x, axis, downsample_matrix, n // down)
     return x
 
 
-def cut_spectrum(x: Tensor, rows: int, columns: int) -> Tensor:
-    """Low-pass ``(..., H, W)`` to a grid of any smaller size, exactly.
+def cut_spectrum(x: Tensor, rows: int, columns: int, *, sample: bool = True) -> Tensor:
+    """Remove from ``(..., H, W)`` what a smaller grid of any size could not hold, exactly.
+
+    Args:
+        x: real floating-point tensor.
+        rows: of that grid.
+        columns: of that grid.
+        sample: return that grid; else the original one, of which it is every so many-th pixel.
 
     >>> cut_spectrum(torch.ones(8, 8), 4, 2).shape
     torch.Size([4, 2])
     """
-    _require_image(x)
     for axis, m in ((x.ndim - 2, rows), (x.ndim - 1, columns)):
         if x.shape[axis] != m:
-            x = _resample(x, downsample_matrix(x.shape[axis], m, **_like(x)), axis)
+            x = _resample(x, axis, downsample_matrix if sample else low_pass_matrix, m)
     return x
 
 
-def low_pass(x: Tensor, rows: int, columns: int) -> Tensor:
-    """Remove from ``(..., H, W)`` what a grid of ``rows x columns`` could not hold.
-
-    Every so many-th sample of the result is what :func:`cut_spectrum` gives.
-    """
-    _require_image(x)
-    for axis, m in ((x.ndim - 2, rows), (x.ndim - 1, columns)):
-        if x.shape[axis] != m:
-            x = _resample(x, low_pass_matrix(x.shape[axis], m, **_like(x)), axis)
-    return x
-
-
-def _resample(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
+def _resample(x: Tensor, axis: int, kind: Callable[..., Tensor], size: float) -> Tensor:
+    matrix = kind(x.shape[axis], size, device=x.device, dtype=working_dtype(x.dtype))
     with without_autocast(x):
         return contract(matrix, x.to(matrix.dtype).contiguous(), axis).to(x.dtype)
-
-
-def _like(x: Tensor) -> dict[str, Any]:
-    return {"device": x.device, "dtype": working_dtype(x.dtype)}
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
@@ -225,69 +253,3 @@ def _require_image(x: Tensor) -> None:
             f"expected a real floating-point tensor (..., H, W), got shape {tuple(x.shape)} of "
             f"{x.dtype}: convert the image to float first"
         )
-
-
-def _build_shift(n: int, offset: float, device: torch.device) -> Tensor:
-    kernel = _dirichlet(n, (n - 1) // 2, offset, device) / n
-    if n % 2 == 0:
-        sign = 1 - 2 * (torch.arange(n, device=device) % 2).to(torch.float64)
-        kernel = kernel + sign * math.cos(math.pi * offset) / n
-    steps = torch.arange(n, device=device)
-    return kernel[(steps[:, None] - steps) % n]
-
-
-def _build_upsample(n: int, up: int, device: torch.device) -> Tensor:
-    phases = [_build_shift(n, p / up, device) for p in range(up)]
-    return torch.stack(phases, dim=1).reshape(n * up, n)
-
-
-def _build_downsample(n: int, m: int, device: torch.device) -> Tensor:
-    if n % m == 0:
-        kernel = _dirichlet(n, (m - 1) // 2, 0.0, device) / n
-        rows = torch.arange(m, device=device) * (n // m)
-        return kernel[(rows[:, None] - torch.arange(n, device=device)) % n]
-    positions = torch.arange(m, device=device).to(torch.float64) * (n / m)
-    distance = positions[:, None] - torch.arange(n, device=device)
-    bins = torch.arange(1, (m - 1) // 2 + 1, device=device)
-    return (1 + 2 * torch.cos(2 * math.pi / n * distance[..., None] * bins).sum(-1)) / n
-
-
-def _build_low_pass(n: int, m: int, device: torch.device) -> Tensor:
-    kernel = _dirichlet(n, (m - 1) // 2, 0.0, device) / n
-    steps = torch.arange(n, device=device)
-    return kernel[(steps[:, None] - steps) % n]
-
-
-def _dirichlet(n: int, bins: int, offset: float, device: torch.device) -> Tensor:
-    """``1 + 2 * sum_{q=1..bins} cos(2 pi q (r + offset) / n)`` for r = 0..n-1, in float64."""
-    q = torch.arange(1, bins + 1, device=device)
-    # Reducing q * r modulo n in integers keeps the angles exact for any size.
-    turns = torch.arange(n, device=device)[:, None] * q % n + q.to(torch.float64) * offset
-    return 1 + 2 * torch.cos(2 * math.pi / n * turns).sum(1)
-
-
-def _cached(build: Any, args: tuple[Any, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """One matrix per (kind, sizes, device, dtype).
-
-    A module-level cache instead of buffers: nothing to copy, pickle, save or broadcast, and any
-    input size works. While a compiler traces, the matrix is built in the graph instead (sizes may
-    be symbolic, and a traced tensor must not outlive its trace). An export takes the matrices that
-    a forward pass before it left here, as constants of its graph.
-    """
-    work = device if device.type in ("cpu", "cuda") else torch.device("cpu")  # float64 needed
-    key = (build, args, device, dtype)
-    if torch.compiler.is_compiling():
-        if torch.compiler.is_exporting() and key in _CACHE:
-            return _CACHE[key]
-        built: Tensor = build(*args, work)
-        return built.to(device=device, dtype=dtype)
-    matrix: Tensor | None = _CACHE.get(key)
-    if matrix is None:
-        # An inference tensor could never be used in training afterwards.
-        with torch.inference_mode(False), torch.no_grad():
-            matrix = build(*args, work).to(device=device, dtype=dtype).contiguous()
-        if type(matrix) is Tensor:  # not a fake or otherwise wrapped tensor
-            if len(_CACHE) >= _CACHE_LIMIT:
-                _CACHE.clear()
-            _CACHE[key] = matrix
-    return matrix

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from aft_models.errors import AftModelsError
-from aft_models.layers.pointwise import GELU, Pointwise, Polynomial
+from aft_models.layers.pointwise import GELU, Fused, Polynomial, pointwise
 from aft_models.resample import (
     alias_free_downsample,
     alias_free_upsample,
@@ -76,10 +76,6 @@ class AxisPhases:
             _AXES[key] = axis
         return axis
 
-    def beyond_first(self) -> Iterable[tuple[Tensor, Tensor]]:
-        """There and back, for the phases that are true shifts."""
-        return zip(self.forth[1:], self.back[1:], strict=True)
-
 
 def chunk_images(x: Tensor, per_image: int) -> int:
     """How many images to process at a time: all, except in eager mode on a CPU."""
@@ -99,30 +95,12 @@ def in_chunks(images: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     return zip(*(tensor.chunk(chunks) for tensor in tensors), strict=True)
 
 
-def remove_nyquist_(x: Tensor, vector: Tensor | None, axis: int) -> None:
-    """Subtract the alternating component along ``axis``, a rank-1 update."""
-    if vector is None:
-        return
-    n = vector.shape[0]
-    component = contract(vector[None], x, axis)
-    contract(vector[:, None], component, axis, out=x, keep=1.0, scale=-1.0 / n)
-
-
 def sample_fine_grid(fine: Tensor, height: int, width: int, axis: int) -> Tensor:
     """Low-pass a fine grid and sample it at ``height x width`` points."""
     like: dict[str, Any] = {"device": fine.device, "dtype": fine.dtype}
     rows = downsample_matrix(fine.shape[axis], height, **like)
     columns = downsample_matrix(fine.shape[axis + 1], width, **like)
     return contract(columns, contract(rows, fine, axis), axis + 1)
-
-
-def _on_the_fine_grid(
-    x: Tensor, function: Pointwise, params: Sequence[Tensor], up: int, down: int, axis: int
-) -> Tensor:
-    """The operator as it is written, for a compiler: that plans the memory itself."""
-    height, width = x.shape[axis], x.shape[axis + 1]
-    fine = _spread(_spread(x, up, axis + 1), up, axis)
-    return sample_fine_grid(function(fine, params), height // down, width // down, axis)
 
 
 def _spread(x: Tensor, up: int, axis: int) -> Tensor:
@@ -137,222 +115,175 @@ def _spread(x: Tensor, up: int, axis: int) -> Tensor:
 
 
 class _AliasFree(torch.autograd.Function):
-    """The operator for one contiguous layout; saves its input and the parameters only."""
+    """The operator for one contiguous layout; saves its input and the coefficients only."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, function: Pointwise, up: int, down: int, axis: int, *params: Tensor
+        ctx: Any,
+        x: Tensor,
+        fused: Fused | None,
+        up: int,
+        down: int,
+        axis: int,
+        powers: Tensor | None,
     ) -> Tensor:
-        ctx.save_for_backward(x, *params)
-        ctx.settings = (function, up, down, axis)
+        ctx.save_for_backward(x, powers)
+        ctx.settings = (fused, up, down, axis)
         dtype = working_dtype(x.dtype)
-        wide = [p.to(dtype) for p in params]
+        grid = (x.shape[axis] // down, x.shape[axis + 1] // down)
         with without_autocast(x):
-            if torch.compiler.is_compiling():
-                return _on_the_fine_grid(x.to(dtype), function, wide, up, down, axis).to(x.dtype)
-            plan = _plan(x, up, down, axis, slopes=False)
-            applied = _Function(function, wide)
-            y = x.new_empty(plan.result_shape, dtype=dtype)
-            for part, out in in_chunks(plan.images, x, y):
-                plan.forward(part.to(dtype), out, applied)
+            if torch.compiler.is_compiling():  # as it is written: a compiler plans the memory
+                fine = _spread(_spread(x.to(dtype), up, axis + 1), up, axis)
+                y = pointwise(fused, powers, dtype)(fine)
+                return sample_fine_grid(y, *grid, axis).to(x.dtype)
+            operator = _Operator(x, powers, *ctx.settings)
+            y = x.new_empty([*x.shape[:axis], *grid, *x.shape[axis + 2 :]], dtype=dtype)
+            for part, out in in_chunks(operator.images, x, y):
+                operator.forward(part.to(dtype), out)
         return y.to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, *params = ctx.saved_tensors
-        function, up, down, axis = ctx.settings
-        dtype = working_dtype(x.dtype)
-        grad = grad.contiguous()
+        x, powers = ctx.saved_tensors
+        operator = _Operator(x, powers, *ctx.settings)
+        dtype, function = operator.dtype, operator.function
         with without_autocast(x):
-            plan = _plan(x, up, down, axis, slopes=True)
-            applied = _Function(function, [p.to(dtype) for p in params])
             grad_x = x.new_empty(x.shape, dtype=dtype)
-            for part, g, out in in_chunks(plan.images, x, grad, grad_x):
-                plan.backward(g.to(dtype), part.to(dtype), out, applied)
-        narrow = [total.to(p.dtype) for total, p in zip(applied.grads, params, strict=True)]
-        return (grad_x.to(x.dtype), None, None, None, None, *narrow)
+            for part, g, out in in_chunks(operator.images, x, grad.contiguous(), grad_x):
+                operator.backward(part.to(dtype), g.to(dtype), out)
+        total = function.grad.to(powers.dtype) if isinstance(function, Polynomial) else None
+        return grad_x.to(x.dtype), None, None, None, None, total
 
 
-class _Function:
-    """A pointwise function with its parameters, and their gradients as they add up."""
+class _Operator:
+    """The function and the matrices for chunks of images like ``x``."""
 
-    def __init__(self, function: Pointwise, params: Sequence[Tensor]) -> None:
-        self.function, self.params = function, params
-        self.grads = [torch.zeros_like(p) for p in params]
-
-    def apply_to(self, x: Tensor, out: Tensor) -> None:
-        self.function.apply_to(x, out, self.params)
-
-    def pull_back(self, grad: Tensor, x: Tensor, out: Tensor) -> None:
-        self.function.pull_back(grad, x, out, self.params, self.grads)
-
-
-class _Plan:
-    """Matrices and buffers for a chunk of images whose rows and columns are ``axis, axis + 1``."""
-
-    def __init__(self, x: Tensor, up: int, down: int, axis: int, *, largest: int) -> None:
-        """``largest``: the most elements that a buffer holds per element of ``x``."""
-        self.like, self.dtype, self.axis = x, working_dtype(x.dtype), axis
-        self.height, self.width = x.shape[axis], x.shape[axis + 1]
-        self.up = up
-        self.rows = AxisPhases.of(self.height, up, down, x.device, self.dtype)
-        self.buffers: list[Tensor] = []
-        self.images = chunk_images(x, largest * math.prod(x.shape[1:]))
-        self.result_shape = self.shape(x.shape[0], self.height // down, self.width // down)
-
-    def shape(self, images: int, height: int, width: int) -> list[int]:
-        """A shape in this layout."""
-        rest = self.like.shape
-        return [images, *rest[1 : self.axis], height, width, *rest[self.axis + 2 :]]
-
-    def buffer(self, height: int, width: int) -> Tensor:
-        """Room for a chunk at another size."""
-        return self.like.new_empty(self.shape(self.images, height, width), dtype=self.dtype)
-
-    def room(self, images: int) -> list[Tensor]:
-        """The buffers, as far as so many images need them."""
-        return self.buffers if images == self.images else [b[:images] for b in self.buffers]
-
-    def add_row_phases(self, v: Tensor, t: Tensor, total: Tensor, function: _Function) -> None:
-        """Add to ``total`` what all phases of the rows of ``v`` but the first bring back."""
-        for forth, back in self.rows.beyond_first():
-            contract(forth, v, self.axis, out=t)
-            function.apply_to(t, t)
-            contract(back, t, self.axis, out=total, keep=1.0)
-
-    def pull_back_row_phases(
-        self, q: Tensor, v: Tensor, z: Tensor, t: Tensor, total: Tensor, function: _Function
+    def __init__(
+        self, x: Tensor, powers: Tensor | None, fused: Fused | None, up: int, down: int, axis: int
     ) -> None:
-        """Add to ``total`` the gradient of ``v`` through them, given that of what they brought."""
-        for forth, back in self.rows.beyond_first():
-            contract(forth, v, self.axis, out=z)
-            contract(back.t(), q, self.axis, out=t)
-            function.pull_back(t, z, t)
-            contract(forth.t(), t, self.axis, out=total, keep=1.0)
-
-
-class _FineColumns(_Plan):
-    """Up-samples the columns outright and visits the rows' phases. For few samples per axis.
-
-    Phase 0 of the rows comes back as it is but for its Nyquist component; among so few samples
-    that is removed by a product too.
-    """
-
-    def __init__(self, x: Tensor, up: int, axis: int, *, slopes: bool) -> None:
-        super().__init__(x, up, 1, axis, largest=up)
-        height, width = self.height, self.width
-        like: dict[str, Any] = {"device": x.device, "dtype": self.dtype}
-        self.project = downsample_matrix(height, height, **like)
-        self.up_columns = upsample_matrix(width, up, **like)
-        self.down_columns = downsample_matrix(width * up, width, **like)
-        self.buffers = [self.buffer(height, width)]
-        self.buffers += [self.buffer(height, up * width) for _ in range(5 if slopes else 3)]
-
-    def forward(self, x: Tensor, out: Tensor, function: _Function) -> None:
-        """Write the activation of ``x`` to ``out``."""
-        axis = self.axis
-        coarse, fine, t, total = self.room(x.shape[0])
-        contract(self.up_columns, x, axis + 1, out=fine)
-        function.apply_to(fine, total)
-        self.add_row_phases(fine, t, total, function)
-        contract(self.down_columns, total, axis + 1, out=coarse)
-        contract(self.project, coarse, axis, out=out, scale=1.0 / self.up)
-
-    def backward(self, grad: Tensor, x: Tensor, out: Tensor, function: _Function) -> None:
-        """Write the gradient with respect to ``x`` to ``out``; add to the parameters' ones."""
-        axis = self.axis
-        g, fine, z, t, q, total = self.room(x.shape[0])
-        contract(self.up_columns, x, axis + 1, out=fine)
-        contract(self.project, grad, axis, out=g, scale=1.0 / self.up)
-        contract(self.down_columns.t(), g, axis + 1, out=q)
-        function.pull_back(q, fine, total)
-        self.pull_back_row_phases(q, fine, z, t, total, function)
-        contract(self.up_columns.t(), total, axis + 1, out=out)
-
-
-class _Phases(_Plan):
-    """Visits the phases one by one and never forms the fine grid. For many samples per axis.
-
-    The column phases are the outer loop and the row phases the inner one: a product along the rows
-    has the longer contiguous lines and is the cheaper of the two.
-    """
-
-    def __init__(self, x: Tensor, up: int, down: int, axis: int, *, slopes: bool) -> None:
-        super().__init__(x, up, down, axis, largest=1)
+        self.dtype = working_dtype(x.dtype)
+        self.function = pointwise(fused, powers, self.dtype)
+        self.up, self.down, self.axis, self.device = up, down, axis, x.device
+        self.height, self.width = x.shape[axis], x.shape[axis + 1]
+        self.rows = AxisPhases.of(self.height, up, down, x.device, self.dtype)
         self.columns = AxisPhases.of(self.width, up, down, x.device, self.dtype)
-        self.direct = down == 1  # phase 0 comes back as it is but for its Nyquist component
-        self.share = 1.0 / up**2
-        full = [self.buffer(self.height, self.width) for _ in range(4 if slopes else 2)]
-        self.buffers = [self.buffer(self.height // down, self.width), *full]
+        self.small = down == 1 and max(self.height, self.width) <= _SMALL
+        self.images = chunk_images(x, (up if self.small else 1) * math.prod(x.shape[1:]))
 
-    def shift(self, x: Tensor, r: int, room: Tensor) -> Tensor:
-        """Column phase ``r``."""
-        return x if r == 0 else contract(self.columns.forth[r], x, self.axis + 1, out=room)
-
-    def remove_nyquist_(self, y: Tensor) -> None:
-        """Of both axes."""
-        remove_nyquist_(y, self.columns.nyquist, self.axis + 1)
-        remove_nyquist_(y, self.rows.nyquist, self.axis)
-
-    def forward(self, x: Tensor, out: Tensor, function: _Function) -> None:
+    def forward(self, x: Tensor, out: Tensor) -> None:
         """Write the activation of ``x`` to ``out``."""
-        axis, rows, direct = self.axis, self.rows, self.direct
-        column, shifted, t = self.room(x.shape[0])
+        if self.small:
+            self.forward_on_fine_columns(x, out)
+            return
+        axis, share = self.axis, 1.0 / self.up**2
         for r in range(self.up):
-            v = self.shift(x, r, shifted)
-            target = out if direct and r == 0 else column
-            function.apply_to(v, target if direct else t)
-            if not direct:
-                contract(rows.back[0], t, axis, out=target)
-            self.add_row_phases(v, t, target, function)
-            if target is not out:
-                keep = 0.0 if r == 0 else self.share if direct and r == 1 else 1.0
-                back = self.columns.back[r]
-                contract(back, column, axis + 1, out=out, keep=keep, scale=self.share)
+            v = contract(self.columns.forth[r], x, axis + 1) if r else x
+            if self.down == 1 and r == 0:  # comes back as it is but for its Nyquist component
+                self.function.apply_to(v, out)
+                self.add_row_phases(v, out)
+                continue
+            total = self.function(v)
+            if self.down > 1:
+                total = contract(self.rows.back[0], total, axis)
+            self.add_row_phases(v, total)
+            keep = 0.0 if r == 0 else share if self.down == 1 and r == 1 else 1.0
+            contract(self.columns.back[r], total, axis + 1, out=out, keep=keep, scale=share)
         self.remove_nyquist_(out)
 
-    def backward(self, grad: Tensor, x: Tensor, out: Tensor, function: _Function) -> None:
-        """Write the gradient with respect to ``x`` to ``out``; add to the parameters' ones."""
-        axis, rows, columns = self.axis, self.rows, self.columns
-        column, shifted, z, t, total = self.room(x.shape[0])
-        g = grad * self.share
+    def backward(self, x: Tensor, grad: Tensor, out: Tensor) -> None:
+        """Write the gradient with respect to ``x`` to ``out``; add to the coefficients'."""
+        if self.small:
+            self.backward_on_fine_columns(x, grad, out)
+            return
+        axis, columns = self.axis, self.columns
+        g = grad * (1.0 / self.up**2)
         self.remove_nyquist_(g)
         for r in range(self.up):
-            v, q = self.shift(x, r, shifted), g
-            if r > 0 or not self.direct:
-                q = contract(columns.back[r].t(), g, axis + 1, out=column)
-            target = total if r else out
-            first = q if self.direct else contract(rows.back[0].t(), q, axis, out=target)
-            function.pull_back(first, v, target)
-            self.pull_back_row_phases(q, v, z, t, target, function)
-            if r > 0:
-                contract(columns.forth[r].t(), target, axis + 1, out=out, keep=1.0)
+            v = contract(columns.forth[r], x, axis + 1) if r else x
+            q = contract(columns.back[r].t(), g, axis + 1) if r or self.down > 1 else g
+            total = torch.empty_like(x) if r else out
+            first = contract(self.rows.back[0].t(), q, axis) if self.down > 1 else q
+            self.function.pull_back(first, v, total)
+            self.pull_back_row_phases(q, v, total)
+            if r:
+                contract(columns.forth[r].t(), total, axis + 1, out=out, keep=1.0)
 
+    def add_row_phases(self, v: Tensor, total: Tensor) -> None:
+        """Add to ``total`` what all phases of the rows of ``v`` but the first bring back."""
+        for forth, back in zip(self.rows.forth[1:], self.rows.back[1:], strict=True):
+            t = contract(forth, v, self.axis)
+            self.function.apply_to(t, t)
+            contract(back, t, self.axis, out=total, keep=1.0)
+            del t  # so that the next phase finds its memory free, and still in the cache
 
-def _plan(x: Tensor, up: int, down: int, axis: int, *, slopes: bool) -> _FineColumns | _Phases:
-    """The cheaper plan for a size; ``slopes`` asks for the further buffers of a backward pass."""
-    if down == 1 and max(x.shape[axis], x.shape[axis + 1]) <= _SMALL:
-        return _FineColumns(x, up, axis, slopes=slopes)
-    return _Phases(x, up, down, axis, slopes=slopes)
+    def pull_back_row_phases(self, q: Tensor, v: Tensor, total: Tensor) -> None:
+        """Add to ``total`` the gradient of ``v`` through them, given that of what they brought."""
+        for forth, back in zip(self.rows.forth[1:], self.rows.back[1:], strict=True):
+            z, t = contract(forth, v, self.axis), contract(back.t(), q, self.axis)
+            self.function.pull_back(t, z, t)
+            contract(forth.t(), t, self.axis, out=total, keep=1.0)
+            del z, t
+
+    def remove_nyquist_(self, x: Tensor) -> None:
+        """Subtract the alternating component along both axes, rank-1 updates."""
+        for phases, axis in ((self.columns, self.axis + 1), (self.rows, self.axis)):
+            if (v := phases.nyquist) is not None:
+                component = contract(v[None], x, axis)
+                contract(v[:, None], component, axis, out=x, keep=1.0, scale=-1.0 / len(v))
+
+    # Few samples per axis: the columns are up-sampled outright, the rows' phases visited. That
+    # phase 0 of the rows loses its Nyquist component is a product here, too.
+
+    def fine_columns(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The projection of the rows, up- and down-sampling of the columns."""
+        like: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
+        return (
+            downsample_matrix(self.height, self.height, **like),
+            upsample_matrix(self.width, self.up, **like),
+            downsample_matrix(self.width * self.up, self.width, **like),
+        )
+
+    def forward_on_fine_columns(self, x: Tensor, out: Tensor) -> None:
+        """As :meth:`forward`."""
+        project, up, down = self.fine_columns()
+        fine = contract(up, x, self.axis + 1)
+        total = self.function(fine)
+        self.add_row_phases(fine, total)
+        coarse = contract(down, total, self.axis + 1)
+        contract(project, coarse, self.axis, out=out, scale=1.0 / self.up)
+
+    def backward_on_fine_columns(self, x: Tensor, grad: Tensor, out: Tensor) -> None:
+        """As :meth:`backward`."""
+        project, up, down = self.fine_columns()
+        fine = contract(up, x, self.axis + 1)
+        g = contract(project, grad, self.axis, out=torch.empty_like(grad), scale=1.0 / self.up)
+        q = contract(down.t(), g, self.axis + 1)
+        total = torch.empty_like(q)
+        self.function.pull_back(q, fine, total)
+        self.pull_back_row_phases(q, fine, total)
+        contract(up.t(), total, self.axis + 1, out=out)
 
 
 def phasewise_activation(
     x: Tensor,
-    function: Pointwise,
-    params: Sequence[Tensor] = (),
+    fused: Fused | None,
+    powers: Tensor | None = None,
     *,
     up: int = 2,
     down: int = 1,
     axis: int,
 ) -> Tensor:
-    """Alias-free ``function`` of a 4-D tensor whose rows and columns are ``axis, axis + 1``."""
+    """Alias-free function of a 4-D tensor whose rows and columns are ``axis, axis + 1``.
+
+    It is ``fused``, or the polynomial with the coefficients ``powers``, one row per power.
+    """
     for a in (axis, axis + 1):
         if x.shape[a] % down:
             raise AftModelsError(
                 f"cannot down-sample {x.shape[a]} samples by {down}: the factor must divide it"
             )
-    result: Tensor = _AliasFree.apply(x.contiguous(), function, up, down, axis, *params)
+    result: Tensor = _AliasFree.apply(x.contiguous(), fused, up, down, axis, powers)
     return result
 
 
@@ -398,7 +329,7 @@ class AliasFreeActivation(nn.Module):
         self.up, self.down, self.layout = up, down, layout
         self.coefficients: nn.Parameter | None = None
         self.function: Callable[[Tensor], Tensor] | None = None
-        self.pointwise: Pointwise | None = None
+        self.pointwise: Fused | None = None
         if function == "gelu":
             self.pointwise = GELU
         elif function == "poly":
@@ -410,7 +341,6 @@ class AliasFreeActivation(nn.Module):
                     f"{(degree + 2) // 2}; with up = {up} a residue remains",
                     stacklevel=2,
                 )
-            self.pointwise = Polynomial()
             start = torch.zeros(channels, degree + 1)
             start[:, : min(3, degree + 1)] = torch.tensor(GELU_QUADRATIC[: degree + 1])
             self.coefficients = nn.Parameter(start)
@@ -423,29 +353,34 @@ class AliasFreeActivation(nn.Module):
 
     def extra_repr(self) -> str:
         """Shown by ``print(model)``."""
-        name = self.pointwise.name if self.pointwise else "custom"
+        name = "polynomial" if self.coefficients is not None else "custom"
+        name = self.pointwise.name if self.pointwise else name
         return f"{name}, up={self.up}, down={self.down}, layout={self.layout}"
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, C, H, W)`` or ``(B, H, W, C)`` to the same, spatial sizes divided by ``down``."""
         if x.ndim != 4:
             raise AftModelsError(f"expected a 4-D {self.layout} tensor, got shape {tuple(x.shape)}")
-        if self.pointwise is None:
-            assert self.function is not None
+        if self.function is not None:
             planes = x if self.layout == "NCHW" else x.permute(0, 3, 1, 2)
             y = self.function(alias_free_upsample(planes, self.up))
             y = alias_free_downsample(y, self.up * self.down)
             return y if self.layout == "NCHW" else y.permute(0, 2, 3, 1)
-        params = () if self.coefficients is None else (self.coefficients.t(),)  # by power
         if self.layout == "NHWC":
-            return self._run(x, params, 1)
+            return self._run(x, 1)
         if x.is_contiguous(memory_format=torch.channels_last):
             # Same memory as NHWC: resample there and hand back channels-last.
-            return self._run(x.permute(0, 2, 3, 1), params, 1).permute(0, 3, 1, 2)
-        return self._run(x, tuple(p[:, :, None, None] for p in params), 2)
+            return self._run(x.permute(0, 2, 3, 1), 1).permute(0, 3, 1, 2)
+        return self._run(x, 2)
 
-    def _run(self, x: Tensor, params: tuple[Tensor, ...], axis: int) -> Tensor:
-        assert self.pointwise is not None
+    def _run(self, x: Tensor, axis: int) -> Tensor:
         return phasewise_activation(
-            x, self.pointwise, params, up=self.up, down=self.down, axis=axis
+            x, self.pointwise, self.powers(axis), up=self.up, down=self.down, axis=axis
         )
+
+    def powers(self, axis: int) -> Tensor | None:
+        """The coefficients by power, for maps whose rows are this axis: 1 or 2."""
+        if self.coefficients is None:
+            return None
+        powers = self.coefficients.t()
+        return powers if axis == 1 else powers[:, :, None, None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +100,8 @@ class ConvPatchEmbed(nn.Module):
             )
         layers = list(self.proj)
         if self._stem_applies():
-            x = self._stem(x)
+            (conv, norm), activation = cast(Any, self.proj[:2])
+            x = phasewise_stem(x, conv, norm, activation)
             layers = layers[2:]
         if x.device.type == "cpu" and not torch.compiler.is_compiling():
             # Convolutions, batch norms and resampling are all faster so; and tokens come for free.
@@ -114,7 +115,7 @@ class ConvPatchEmbed(nn.Module):
         """Whether the fused first stage computes what the modules say."""
         if len(self.proj) < 2 or not isinstance(self.proj[1], AliasFreeActivation):
             return False
-        conv, norm = self._first()
+        conv, norm = cast(Any, self.proj[0])
         if any(m._forward_hooks or m._forward_pre_hooks for m in (conv, norm, *self.proj[:2])):
             return False  # hooks expect these modules to be called
         return (
@@ -122,27 +123,8 @@ class ConvPatchEmbed(nn.Module):
             and conv.stride == (1, 1)
             # A synchronized norm gathers its statistics itself: run it as it is.
             and type(norm) is nn.BatchNorm2d
-            and self.proj[1].pointwise is not None
+            and self.proj[1].function is None
             and self.proj[1].down > 1
-        )
-
-    def _first(self) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
-        conv, norm = cast(nn.Sequential, self.proj[0])
-        return cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, norm)
-
-    def _stem(self, image: Tensor) -> Tensor:
-        conv, norm = self._first()
-        activation = self.proj[1]
-        assert isinstance(activation, AliasFreeActivation)
-        assert activation.pointwise is not None
-        return phasewise_stem(
-            image,
-            conv,
-            norm,
-            activation.pointwise,
-            () if activation.coefficients is None else (activation.coefficients.t(),),
-            up=activation.up,
-            down=activation.down,
         )
 
 
@@ -150,19 +132,15 @@ def _tail(
     activation: str | None, downsample: str, *, channels: int, up: int, degree: int
 ) -> nn.Module | None:
     """What follows a convolution of the patch embedding."""
-    down = 1 if downsample == "stride" else 2
-    if activation is None or activation == "gelu":
-        gelu = None if activation is None else nn.GELU()
-        if downsample == "stride":
-            return gelu
-        if downsample == "aps":
-            return ApsDownsample(down, gelu)
-        return (
-            AliasFreeDownsample(down)
-            if gelu is None
-            else nn.Sequential(gelu, AliasFreeDownsample(down))
-        )
-    kind = activation.removeprefix("af_")
-    fused = down if downsample == "af" else 1
-    layer = AliasFreeActivation(kind, channels=channels, up=up, down=fused, degree=degree)
-    return nn.Sequential(layer, ApsDownsample(down)) if downsample == "aps" else layer
+    if activation in ("af_gelu", "af_poly"):
+        down = 2 if downsample == "af" else 1
+        kind = activation.removeprefix("af_")
+        layer = AliasFreeActivation(kind, channels=channels, up=up, down=down, degree=degree)
+        return nn.Sequential(layer, ApsDownsample(2)) if downsample == "aps" else layer
+    gelu = nn.GELU() if activation == "gelu" else None
+    if downsample == "aps":
+        return ApsDownsample(2, gelu)
+    if downsample == "stride":
+        return gelu
+    low_pass = AliasFreeDownsample(2)
+    return low_pass if gelu is None else nn.Sequential(gelu, low_pass)

@@ -11,8 +11,6 @@ it lies in memory, ``(b, H, W, C)`` or ``(b, C, H, W)``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,9 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from aft_models.layers.activation import AxisPhases, chunk_images, in_chunks, sample_fine_grid
+from aft_models.layers.activation import (
+    AliasFreeActivation,
+    AxisPhases,
+    chunk_images,
+    in_chunks,
+    sample_fine_grid,
+)
 from aft_models.layers.padding import circular_pad, wrap_line
-from aft_models.layers.pointwise import Pointwise
+from aft_models.layers.pointwise import Fused, Polynomial, pointwise
 from aft_models.resample import contract, shift_matrix, without_autocast, working_dtype
 
 _aten = torch.ops.aten
@@ -74,10 +78,10 @@ class _PhasewiseStem(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, function: Pointwise, up: int, down: int, axis: int, *tensors: Tensor
+        ctx: Any, fused: Fused | None, up: int, down: int, axis: int, *tensors: Any
     ) -> Tensor:
         ctx.save_for_backward(*tensors)
-        ctx.settings = (function, up, down, axis)
+        ctx.settings = (fused, up, down, axis)
         return _Stem(*ctx.settings, *tensors).forward()
 
     @staticmethod
@@ -85,7 +89,7 @@ class _PhasewiseStem(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with without_autocast(grad):
             stem = _Stem(*ctx.settings, *ctx.saved_tensors)
-            first_phase = ctx.needs_input_grad[6]  # after the settings, the weight and the bias
+            first_phase = ctx.needs_input_grad[7]  # after settings, coefficients, weight, bias
             grads = stem.backward(grad, image_needs_grad=first_phase)
         return (None, None, None, None, *grads)
 
@@ -95,16 +99,17 @@ class _Stem:
 
     def __init__(
         self,
-        function: Pointwise,
+        fused: Fused | None,
         up: int,
         down: int,
         axis: int,
+        coefficients: Tensor | None,
         weight: Tensor,
         bias: Tensor,
-        *phases_and_params: Tensor,
+        *phases: Tensor,
     ) -> None:
-        self.function, self.up, self.down, self.axis = function, up, down, axis
-        self.phases, self.params = phases_and_params[: up**2], phases_and_params[up**2 :]
+        self.function, self.phases = pointwise(fused, coefficients, bias.dtype), phases
+        self.up, self.down, self.axis = up, down, axis
         # Laid out like the feature maps, so that no convolution reorders it again.
         layout = torch.channels_last if axis == 1 else torch.contiguous_format
         self.weight, self.bias = weight.contiguous(memory_format=layout), bias
@@ -112,15 +117,10 @@ class _Stem:
         self.height, self.width = height - 2, width - 2
         self.images = chunk_images(self.phases[0], len(bias) * self.height * self.width)
 
-    @cached_property
-    def rows(self) -> AxisPhases:
-        """Matrices along the height."""
-        return AxisPhases.of(self.height, self.up, self.down, self.bias.device, self.bias.dtype)
-
-    @cached_property
-    def columns(self) -> AxisPhases:
-        """Matrices along the width."""
-        return AxisPhases.of(self.width, self.up, self.down, self.bias.device, self.bias.dtype)
+    def matrices(self) -> tuple[AxisPhases, AxisPhases]:
+        """Along the height and along the width."""
+        like = self.up, self.down, self.bias.device, self.bias.dtype
+        return AxisPhases.of(self.height, *like), AxisPhases.of(self.width, *like)
 
     def buffer(self, images: int, *, rows: int, columns: int) -> Tensor:
         """Room for feature maps, the two sides divided by ``rows`` and ``columns``."""
@@ -138,6 +138,7 @@ class _Stem:
         axis, up, down = self.axis, self.up, self.down
         if torch.compiler.is_compiling():
             return self.forward_on_the_fine_grid()
+        rows, columns = self.matrices()
         y = self.buffer(self.batch, rows=down, columns=down)
         gathered = self.buffer(self.images, rows=down, columns=1)
         for out, *phases in in_chunks(self.images, y, *self.phases):
@@ -145,10 +146,10 @@ class _Stem:
             for r in range(up):
                 for p in range(up):
                     z = self.convolve(phases[r * up + p])
-                    self.function.apply_to(z, z, self.params)
-                    contract(self.rows.back[p], z, axis, out=column, keep=float(p > 0))
+                    self.function.apply_to(z, z)
+                    contract(rows.back[p], z, axis, out=column, keep=float(p > 0))
                     del z  # so that the next phase finds its memory free, and still in the cache
-                back = self.columns.back[r]
+                back = columns.back[r]
                 contract(back, column, axis + 1, out=out, keep=float(r > 0), scale=1.0 / up**2)
         return _as_image(y, axis)
 
@@ -157,14 +158,14 @@ class _Stem:
         up, phases = self.up, self.phases
         lines = [torch.stack(phases[i : i + up], 3).flatten(2, 3) for i in range(0, up**2, up)]
         image = torch.stack(lines, 4).flatten(3, 4)
-        fine = self.function(F.conv2d(image, self.weight, self.bias, dilation=up), self.params)
+        fine = self.function(F.conv2d(image, self.weight, self.bias, dilation=up))
         return sample_fine_grid(fine, self.height // self.down, self.width // self.down, _ROWS)
 
     def backward(self, grad: Tensor, *, image_needs_grad: bool) -> list[Tensor | None]:
-        """Gradients of the weight, the bias, the phases and the parameters."""
+        """Gradients of the coefficients, the weight, the bias and the phases."""
         axis, up = self.axis, self.up
+        rows, columns = self.matrices()
         grad_weight, grad_bias = torch.zeros_like(self.weight), torch.zeros_like(self.bias)
-        grad_params = [torch.zeros_like(p) for p in self.params]
         grad_phases = [torch.empty_like(x) for x in self.phases] if image_needs_grad else []
         gathered = self.buffer(self.images, rows=self.down, columns=1)
         spread = self.buffer(self.images, rows=1, columns=1)
@@ -174,13 +175,13 @@ class _Stem:
             g = _as_stored(grad_part, axis)
             column, gz = gathered[: g.shape[0]], spread[: g.shape[0]]
             for r in range(up):
-                back = self.columns.back[r].t()
+                back = columns.back[r].t()
                 contract(back, g, axis + 1, out=column, scale=1.0 / up**2)
                 for p in range(up):
                     phase = phases[r * up + p]
                     z = self.convolve(phase)
-                    contract(self.rows.back[p].t(), column, axis, out=gz)
-                    self.function.pull_back(gz, z, gz, self.params, grad_params)
+                    contract(rows.back[p].t(), column, axis, out=gz)
+                    self.function.pull_back(gz, z, gz)
                     del z
                     towards_image, dw, _ = _aten.convolution_backward(
                         _as_image(gz, axis), phase, self.weight, None, [1, 1], [0, 0], [1, 1],
@@ -191,7 +192,8 @@ class _Stem:
                     if image_needs_grad:
                         towards_phases[r * up + p].copy_(towards_image)
         towards: list[Tensor | None] = [*grad_phases] if image_needs_grad else [None] * up**2
-        return [grad_weight, grad_bias, *towards, *grad_params]
+        total = self.function.grad if isinstance(self.function, Polynomial) else None
+        return [total, grad_weight, grad_bias, *towards]
 
     def total(self, x: Tensor) -> Tensor:
         """The sum of a feature map over all pixels."""
@@ -266,23 +268,15 @@ def phasewise_stem(
     image: Tensor,
     conv: nn.Conv2d,
     norm: nn.BatchNorm2d,
-    function: Pointwise,
-    params: Sequence[Tensor],
-    *,
-    up: int,
-    down: int,
+    activation: AliasFreeActivation,
 ) -> Tensor:
-    """Equal to ``activation(norm(conv(image)))`` for an alias-free activation with ``down > 1``.
-
-    ``params`` are the coefficients of a polynomial, ``(degree + 1, C)``, or nothing.
-    """
+    """Equal to ``activation(norm(conv(image)))`` where the activation has ``down > 1``."""
     axis = _rows_axis(image)
     dtype = working_dtype(conv.weight.dtype)
     with without_autocast(image):
         weight, bias = (t.to(dtype) for t in fold_batch_norm(image, conv, norm))
-        phases = _image_phases(image.to(dtype).contiguous(), up, axis)
-        wide = [p.to(dtype) if axis == 1 else p.to(dtype)[:, :, None, None] for p in params]
-        result: Tensor = _PhasewiseStem.apply(
-            function, up, down, axis, weight, bias, *phases, *wide
-        )
+        phases = _image_phases(image.to(dtype).contiguous(), activation.up, axis)
+        settings = activation.pointwise, activation.up, activation.down, axis
+        powers = activation.powers(axis)
+        result: Tensor = _PhasewiseStem.apply(*settings, powers, weight, bias, *phases)
     return result.to(conv.weight.dtype)

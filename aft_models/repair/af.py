@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from aft_models.layers.activation import chunk_images, in_chunks, phasewise_activation
 from aft_models.layers.norm import alias_free_layer_norm
-from aft_models.layers.pointwise import Pointwise, pointwise_of
+from aft_models.layers.pointwise import Fused, pointwise_of
 from aft_models.repair.circular import make_circular
 from aft_models.repair.context import RepairContext
 from aft_models.repair.flc import SpectralSampler
@@ -37,7 +37,7 @@ class FineActivation(Repaired):
 
     up: int  # how much finer
     channels_last: bool  # (B, H, W, C) instead of (B, C, H, W)
-    pointwise: Pointwise | None  # the function for the fast path, if it has one
+    pointwise: Fused | None  # the function for the fast path, if it has one
 
     def extra_repr(self) -> str:
         """Shown by ``print(model)``."""

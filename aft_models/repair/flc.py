@@ -14,7 +14,7 @@ from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import SlidingLayer
 from aft_models.repair.remedy import Remedy, register
 from aft_models.repair.window import map_size
-from aft_models.resample import cut_spectrum, low_pass
+from aft_models.resample import cut_spectrum
 
 
 @dataclass
@@ -38,7 +38,7 @@ class SpectralSampler:
             n == m * s for n, m, s in zip(size, outputs, window.stride, strict=True)
         )
         if on_torus and window.kind == "conv" and not window.grouped:
-            return layer.at_stride(low_pass(x, *outputs))
+            return layer.at_stride(cut_spectrum(x, *outputs, sample=False))
         return cut_spectrum(layer.at_every_pixel(x), *outputs)
 
 
