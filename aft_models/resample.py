@@ -3,8 +3,8 @@
 A row of ``n`` pixels is one period of a band-limited signal, so shifting it by a fraction of a
 pixel, up-sampling it and down-sampling it are linear maps with closed forms. For image-sized
 ``n`` a matrix product beats a pair of FFTs, needs no complex numbers and no permutes, and runs
-unchanged under autograd, ``torch.compile`` and ``torch.export``. :mod:`aft_models.reference`
-does the same with FFTs; tests compare the two.
+unchanged under autograd, ``torch.compile`` and ``torch.export``. The tests compare
+it with FFTs.
 
 Two rules about the Nyquist bin of an even ``n``, from which exact equivariance follows:
 

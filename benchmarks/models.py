@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +25,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import aft_models
-from aft_models import reference
 from aft_models.layers import AliasFreeActivation
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import fft_reference as reference
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 # name: (preset, side of the image in pixels, default batch)

@@ -5,6 +5,7 @@ python docs/make_alias_free_figure.py
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -17,8 +18,11 @@ import torch.nn.functional as F
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
-from aft_models import create_xcit, reference
+from aft_models import create_xcit
 from aft_models.layers import fractional_shift
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import fft_reference as reference
 
 TARGET = Path(__file__).with_name("alias-free.png")
 SIDE = 224

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+import fft_reference as reference
 import torch
 from torch import Tensor, nn
 
-from aft_models import reference
 from aft_models.resample import fractional_shift
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -228,7 +228,7 @@ def _conv_statistics(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     batch, channels, height, width = x.shape
     channel_mean = x.mean((0, 2, 3))
     mean = torch.einsum("ocyx,c->o", weight, channel_mean)
-    wrapped = circular_pad(x - channel_mean[:, None, None], _ROWS)
+    wrapped = circular_pad(x - channel_mean[:, None, None])
     # What the three columns of the kernel see, channel by channel, as one long line of pixels each.
     seen = torch.stack([wrapped.narrow(_COLUMNS, tap, width) for tap in range(3)], 1)
     seen = seen.view(batch, 3 * channels, (height + 2) * width)

@@ -162,7 +162,7 @@ def extend(x: Tensor, rows: Margin, columns: Margin, *, border: str, fill: float
             value = fill if border == "zeros" else None
             x = F.pad(x, (*more_columns, *more_rows), mode=mode, value=value)
         elif max(more_rows) <= height and max(more_columns) <= width:
-            x = circular_pad(x, 2, more_rows, more_columns)
+            x = circular_pad(x, more_rows, more_columns)
         else:  # more than once round
             for axis, size, (before, after) in ((2, height, more_rows), (3, width, more_columns)):
                 x = x.index_select(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fft_reference as reference
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from aft_models import AftModelsError, reference
+from aft_models import AftModelsError
 from aft_models.resample import (
     alias_free_downsample,
     alias_free_upsample,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 
+import fft_reference as reference
 import pytest
 import timm
 import torch
@@ -15,7 +16,7 @@ from timm.layers import BlurPool2d, SpaceToDepth, StdConv2d, create_conv2d, crea
 from timm.layers.std_conv import ScaledStdConv2dSame
 from torch import Tensor, nn
 
-from aft_models import AftModelsError, reference, repair
+from aft_models import AftModelsError, repair
 from aft_models.layers import fractional_shift, select_polyphase
 from aft_models.repair import (
     REMEDIES,

@@ -1,7 +1,4 @@
-"""FFT reference of the resampling: slow, short, easy to check against the paper.
-
-The models do not use it. Tests and the benchmark compare the fast matrix forms with it.
-"""
+"""FFT reference of the resampling: slow, short, easy to check against the paper."""
 
 from __future__ import annotations
 
