@@ -121,56 +121,42 @@ class FineMaximum:
 
 def _apply(context: RepairContext, up: int) -> None:
     make_circular(context)
-    maximum, sampler = FineMaximum(up + 1), SpectralSampler(_NAME)
+    maximum, low_pass = FineMaximum(up + 1), SpectralSampler(_NAME)
     layouts = _channels_last(context.model)
     for name, module in context.layers():
         window = window_of(module)
-        if window is not None:
-            _treat_window(context, name, module, maximum, sampler)
+        if window is not None and context.covers_map(name, window):
+            layer = context.take(name, module)
+            if layer is not None:
+                after = ((0, window.extent[0] - 1), (0, window.extent[1] - 1))
+                layer.window = replace(window, border="circular", margins=after)
+                context.changed(name, layer, f"{window}: at every pixel instead of one")
+        elif window is not None:
+            if window.kind == "max":
+                what = f"{window}: on a grid {maximum.up} times finer"
+                context.give_sampler(name, module, maximum, what)
+            elif window.strided:
+                what = f"{window}: stride 1 and an ideal low-pass"
+                context.give_sampler(name, module, low_pass, what)
         elif is_activation(module):
             if name in context.survey.tokens:
                 context.left(name, f"{type(module).__name__} of tokens, whose grid is not known")
                 continue
-            change_class(module, FineActivation, type(module))
-            assert isinstance(module, FineActivation)
-            module.up = up if isinstance(module, _SMOOTH) else up + 1
-            module.channels_last = layouts.get(module, False)
-            module.pointwise = pointwise_of(module)
-            context.changed(name, module, f"on a grid {module.up} times finer")
+            fine = change_class(module, FineActivation)
+            fine.up = up if isinstance(module, _SMOOTH) else up + 1
+            fine.channels_last = layouts.get(module, False)
+            fine.pointwise = pointwise_of(module)
+            context.changed(name, fine, f"on a grid {fine.up} times finer")
         elif isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
-            change_class(module, WholeImageNorm, type(module))
-            assert isinstance(module, WholeImageNorm)
-            module.channels_last = "2d" not in type(module).__name__
-            context.changed(name, module, "one deviation for the whole image")
+            norm = change_class(module, WholeImageNorm)
+            norm.channels_last = "2d" not in type(norm).__name__
+            context.changed(name, norm, "one deviation for the whole image")
         elif type(module).__name__.startswith(_PIXELWISE):
             context.left(name, f"{type(module).__name__} normalizes each pixel by itself")
         elif context.is_flattened(module):
             context.left(name, "a linear layer takes the pixels of its map one by one")
     context.note_unreached()
     context.left_functional("activation")
-
-
-def _treat_window(
-    context: RepairContext,
-    name: str,
-    module: nn.Module,
-    maximum: FineMaximum,
-    sampler: SpectralSampler,
-) -> None:
-    window = window_of(module)
-    assert window is not None
-    if context.covers_map(name, window):
-        layer = context.take(name, module)
-        if layer is not None:
-            after = ((0, window.extent[0] - 1), (0, window.extent[1] - 1))
-            layer.window = replace(window, border="circular", margins=after)
-            context.changed(name, layer, f"{window}: at every pixel instead of one")
-    elif window.kind == "max":
-        if context.give_sampler(name, module, maximum):
-            context.changed(name, module, f"{window}: on a grid {maximum.up} times finer")
-    elif window.strided and context.give_sampler(name, module, sampler):
-        what = f"{window}: stride 1 and an ideal low-pass"
-        context.changed(name, module, what)
 
 
 def _channels_last(model: nn.Module) -> dict[nn.Module, bool]:

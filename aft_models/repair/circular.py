@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from aft_models.repair.context import RepairContext
-from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of, wrap_round
+from aft_models.repair.layer import Repaired, SlidingLayer, change_class, window_of
 from aft_models.repair.remedy import Remedy, register
 
 _PADDING = (nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.CircularPad2d)
@@ -30,7 +32,7 @@ def make_circular(context: RepairContext) -> None:
     """Puts every layer of a model on a torus."""
     for name, module in context.layers():
         if isinstance(module, _PADDING) and not isinstance(module, WrappedPadding):
-            change_class(module, WrappedPadding, type(module))
+            module = change_class(module, WrappedPadding)
             context.changed(name, module, "padding becomes the move that it leaves on a torus")
         elif isinstance(module, nn.ConvTranspose2d) and max(module.kernel_size) > 1:
             context.left(name, "ConvTranspose2d has a border of its own")
@@ -44,7 +46,8 @@ def make_circular(context: RepairContext) -> None:
         layer = context.take(name, module)
         if layer is None:
             continue
-        wrap_round(layer)  # even where no window lies across the border: at stride one some would
+        # Even where no window lies across the border: at stride one some would.
+        layer.window = replace(window, border="circular")
         if window.crosses_border or not window.unpadded:
             before = "no" if window.unpadded else window.border
             what = "becomes circular" if before != "circular" else "fits the stride"

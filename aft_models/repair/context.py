@@ -129,14 +129,10 @@ class RepairContext:
         keeps_pixels: bool = False,
         first: bool = False,
     ) -> None:
-        """Puts a function of the images in front of the model, and notes it.
+        """Puts a function of the images in front of the model, and notes ``what`` it does.
 
-        Args:
-            remedy: Its name.
-            move: From images to images.
-            what: What the report says.
-            keeps_pixels: Whether it only crops or rolls: a search then predicts equal results once.
-            first: Before the moves of other remedies, not after them.
+        One that ``keeps_pixels`` only crops or rolls: a search then predicts equal results once.
+        ``first`` puts it before the moves of other remedies, not after them.
         """
         hook = ImageMove(remedy, move, keeps_pixels)
         self.model.register_forward_pre_hook(hook, prepend=first)
@@ -149,25 +145,25 @@ class RepairContext:
             return None
         return sliding(module)
 
-    def give_sampler(self, name: str, module: nn.Module, sampler: Sampler) -> bool:
-        """Sets how a layer sub-samples; False, with a note, where that is not possible."""
+    def give_sampler(self, name: str, module: nn.Module, sampler: Sampler, what: str) -> None:
+        """Sets how a layer sub-samples, and notes it or that it is not possible."""
         layer = self.take(name, module)
         if layer is None:
-            return False
+            return
         if layer.sampler is not None:
             raise AftModelsError(
                 f"{name} is repaired with {layer.sampler.name} already: start from the original "
                 "model"
             )
         layer.sampler = sampler
-        return True
+        self.changed(name, layer, what)
 
     def replace_strides(self, sampler: Sampler, what: str) -> None:
         """Gives every strided layer a sampler, and notes what it is and what was missed."""
         for name, module in self.layers():
             window = window_of(module)
-            if window is not None and window.strided and self.give_sampler(name, module, sampler):
-                self.changed(name, module, f"{window}: {what}")
+            if window is not None and window.strided:
+                self.give_sampler(name, module, sampler, f"{window}: {what}")
         self.note_unreached()
 
     def note_unreached(self) -> None:
@@ -203,7 +199,6 @@ def _is_faithful(layer: nn.Module) -> bool:
         return True
     try:
         ours = sliding(copy.deepcopy(layer))
-        assert ours is not None
         like = next(layer.parameters(), torch.zeros(()))
         sides = [2 * e + s for e, s in zip(ours.window.extent, ours.window.stride, strict=True)]
         x = torch.randn(1, getattr(layer, "in_channels", 2), *sides).to(like)

@@ -7,21 +7,14 @@ the original loads into the repaired model and the other way round.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aft_models.layers.padding import Margin, circular_pad
-from aft_models.repair.window import (
-    Window,
-    map_size,
-    plain_class,
-    read_window,
-    without_padding,
-)
+from aft_models.repair.window import Window, map_size, plain_class, read_window, without_padding
 
 
 class Repaired(nn.Module):
@@ -35,9 +28,16 @@ class Repaired(nn.Module):
         return _revive, (self.mixin, self.original), self.__dict__
 
 
-def change_class(layer: nn.Module, mixin: type[Repaired], original: type[nn.Module]) -> None:
+Mixin = TypeVar("Mixin", bound=Repaired)
+
+
+def change_class(
+    layer: nn.Module, mixin: type[Mixin], original: type[nn.Module] | None = None
+) -> Mixin:
     """Puts the methods of ``mixin`` before those of a layer's own class, in place."""
-    layer.__class__ = _mixed_class(mixin, original)
+    layer.__class__ = _mixed_class(mixin, original or type(layer))
+    assert isinstance(layer, mixin)
+    return layer
 
 
 _MIXED: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}
@@ -122,28 +122,21 @@ class SlidingLayer(Repaired):
         return extend(x, *margins, border=self.window.border, fill=fill)
 
 
-def sliding(layer: nn.Module) -> SlidingLayer | None:
-    """The layer with a border and a sampling of its own, in place; None where it has no window."""
+def sliding(layer: nn.Module) -> SlidingLayer:
+    """A layer that has a window with a border and a sampling of its own, in place."""
     if isinstance(layer, SlidingLayer):
         return layer
     window = read_window(layer)
-    if window is None:
-        return None
+    assert window is not None
     bare = (without_padding(layer, window.stride), without_padding(layer, (1, 1)))
-    change_class(layer, SlidingLayer, plain_class(layer))
-    assert isinstance(layer, SlidingLayer)
-    layer.window, layer.sampler, layer.bare = window, None, bare
-    return layer
+    changed = change_class(layer, SlidingLayer, plain_class(layer))
+    changed.window, changed.sampler, changed.bare = window, None, bare
+    return changed
 
 
 def window_of(layer: nn.Module) -> Window | None:
     """The window of a layer, repaired or not."""
     return layer.window if isinstance(layer, SlidingLayer) else read_window(layer)
-
-
-def wrap_round(layer: SlidingLayer) -> None:
-    """Puts the layer on a torus."""
-    layer.window = replace(layer.window, border="circular")
 
 
 def extend(x: Tensor, rows: Margin, columns: Margin, *, border: str, fill: float = 0.0) -> Tensor:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aft_models.repair.context import RepairContext
-from aft_models.repair.layer import SlidingLayer, extend
+from aft_models.repair.layer import extend
 from aft_models.repair.phases import Phase
 from aft_models.repair.polyphase import Choice, Mixture, blocks
 from aft_models.repair.remedy import Remedy, register
@@ -32,17 +32,17 @@ class PhaseScorer(Scorer):
         score = hidden.mean((2, 3)) @ self["second"].sum((2, 3)).t()
         return score.view(-1, *stride)
 
-
-def _pick(layer: SlidingLayer, scores: Tensor) -> Choice:
-    if not layer.training:
-        return Phase.largest(scores)
-    weights = F.gumbel_softmax(scores.flatten(1), dim=1).view_as(scores)
-    return Mixture(weights[:, None])
+    def choose(self, scores: Tensor, training: bool) -> Choice:
+        """The component of the largest score; while it learns, all of them by Gumbel noise."""
+        if not training:
+            return Phase.largest(scores)
+        weights = F.gumbel_softmax(scores.flatten(1), dim=1).view_as(scores)
+        return Mixture(weights[:, None])
 
 
 def _apply(context: RepairContext, _: int) -> None:
     what = "a small network chooses the polyphase component"
-    install_learned(context, "lps", PhaseScorer, _pick, what)
+    install_learned(context, "lps", PhaseScorer, what)
 
 
 register(

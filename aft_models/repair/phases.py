@@ -103,11 +103,7 @@ class ForwardPass:
         return ForwardPass, ()
 
     def __call__(self, *_: Any) -> None:
-        """A forward hook of the root."""
-        self.end()
-
-    def end(self) -> None:
-        """Forgets all choices."""
+        """Forgets all choices: a forward hook of the root."""
         self._pass.choices.clear()
         self._pass.first = None
 
@@ -119,7 +115,7 @@ class ForwardPass:
     def find(self, layer: nn.Module, size: Pair, stride: Pair) -> Any:
         """The choice to follow, or None for the layer that must choose."""
         if layer is self._pass.first:
-            self.end()
+            self()
         return self._pass.choices.get((size, stride))
 
     def keep(self, layer: nn.Module, size: Pair, stride: Pair, choice: Any) -> None:

@@ -153,39 +153,24 @@ def install(context: RepairContext, sampler: PolyphaseSampler, what: str) -> Non
     for name, module in context.layers():
         window = window_of(module)
         if window is not None and (window.strided or context.covers_map(name, window)):
-            if context.give_sampler(name, module, sampler):
-                say = what if window.strided else "strongest pixel of its map rolled to the middle"
-                context.changed(name, module, f"{window}: {say}")
+            say = what if window.strided else "strongest pixel of its map rolled to the middle"
+            context.give_sampler(name, module, sampler, f"{window}: {say}")
         elif context.is_flattened(module):
-            change_class(module, CenteredPool, type(module))
-            context.changed(name, module, "strongest pixel of its map rolled to the middle")
+            pool = change_class(module, CenteredPool)
+            context.changed(name, pool, "strongest pixel of its map rolled to the middle")
         elif isinstance(module, (nn.PixelUnshuffle, SpaceToDepth)):
             block = module.downscale_factor if isinstance(module, nn.PixelUnshuffle) else module.bs
-            change_class(module, AnchoredUnshuffle, type(module))
-            assert isinstance(module, AnchoredUnshuffle)
-            module.block, module.forward_pass = int(block), context.forward_pass
-            context.changed(name, module, f"blocks of {block} begin at the phase of largest norm")
+            unshuffle = change_class(module, AnchoredUnshuffle)
+            unshuffle.block, unshuffle.forward_pass = int(block), context.forward_pass
+            context.changed(
+                name, unshuffle, f"blocks of {block} begin at the phase of largest norm"
+            )
         elif isinstance(module, nn.Upsample):
-            change_class(module, AlignedUpsample, type(module))
-            assert isinstance(module, AlignedUpsample)
-            module.forward_pass = context.forward_pass
-            context.changed(name, module, "follows the phases that the coarser map was kept at")
+            upsample = change_class(module, AlignedUpsample)
+            upsample.forward_pass = context.forward_pass
+            context.changed(name, upsample, "follows the phases that the coarser map was kept at")
             if module.mode != "nearest":
                 context.left(name, f"{module.mode} up-sampling mixes pixels across the border")
     context.model.register_forward_pre_hook(context.forward_pass)
     context.model.register_forward_hook(context.forward_pass)
     context.note_unreached()
-
-
-def choosers(context: RepairContext) -> dict[SlidingLayer, int]:
-    """The layers that come first on a map of some size, each with the channels of its output."""
-    named = dict(context.layers())
-    first: dict[tuple[Pair, Pair], SlidingLayer] = {}
-    channels: dict[SlidingLayer, int] = {}
-    for call in context.survey.calls:
-        layer = named[call.layer]
-        if not isinstance(layer, SlidingLayer) or not layer.window.strided:
-            continue
-        if first.setdefault((call.size, layer.window.stride), layer) is layer:
-            channels[layer] = int(getattr(layer, "out_channels", call.channels))
-    return channels

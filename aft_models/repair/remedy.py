@@ -92,14 +92,13 @@ def _count_parameters(context: RepairContext) -> int:
 REMEDIES: dict[str, Remedy] = {}
 
 
-def register(remedy: Remedy) -> Remedy:
+def register(remedy: Remedy) -> None:
     """Adds a remedy to the registry."""
     if remedy.name in REMEDIES:
         raise AftModelsError(f"a remedy named {remedy.name!r} is registered already")
     if remedy.group not in GROUPS:
         raise AftModelsError(unknown(f"group of the remedy {remedy.name}", remedy.group, GROUPS))
     REMEDIES[remedy.name] = remedy
-    return remedy
 
 
 def parse(text: str) -> tuple[RemedySpec, ...]:

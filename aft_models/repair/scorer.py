@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 from aft_models.errors import AftModelsError
 from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import SlidingLayer
-from aft_models.repair.polyphase import Choice, PolyphaseSampler, choosers, install, strongest
+from aft_models.repair.polyphase import Choice, PolyphaseSampler, install, strongest
+from aft_models.repair.window import Pair
 
 _NAME = "scorer"
 
@@ -33,9 +33,11 @@ class Scorer(nn.Module):
             self.register_parameter(name, nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
 
     def __getitem__(self, name: str) -> Tensor:
-        parameter = self._parameters[name]
-        assert parameter is not None
-        return parameter
+        return self.get_parameter(name)
+
+    def choose(self, scores: Tensor, training: bool) -> Choice:
+        """From the scores of polyphase components, which its forward pass gives, to a choice."""
+        raise NotImplementedError
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -45,38 +47,39 @@ class Scorer(nn.Module):
             self.trained = True
 
 
-Pick = Callable[[SlidingLayer, Tensor], Choice]  # a layer and the scores of its components
-
-
-def _choose(pick: Pick, layer: SlidingLayer, y: Tensor) -> Choice:
+def _choose(layer: SlidingLayer, y: Tensor) -> Choice:
     scorer = layer._modules.get(_NAME)
-    if scorer is None:  # a layer that had nothing to choose when the model was surveyed
+    if not isinstance(scorer, Scorer):  # nothing to choose when the model was surveyed
         return strongest(layer, y)
-    return pick(layer, scorer(y, layer.window.stride))
+    return scorer.choose(scorer(y, layer.window.stride), layer.training)
 
 
 def install_learned(
-    context: RepairContext, name: str, kind: Callable[[int], Scorer], pick: Pick, what: str
+    context: RepairContext, name: str, kind: Callable[[int], Scorer], what: str
 ) -> None:
     """Sub-samples by learned scores: adds a scorer to each layer that will have to choose.
 
-    Args:
-        context: The model under repair.
-        name: Of the remedy.
-        kind: Makes the scorer of a layer, given its channels.
-        pick: From scores to a choice.
-        what: What the report says of each layer.
+    Those are the layers that come first on a map of some size; ``kind`` makes the scorer of one,
+    given the channels of its output.
     """
-    sampler = PolyphaseSampler(name, context.forward_pass, partial(_choose, pick), learns=True)
-    install(context, sampler, what)
+    install(context, PolyphaseSampler(name, context.forward_pass, _choose, learns=True), what)
     like = next(context.model.parameters(), torch.zeros(()))
     if not context.survey.ran:
         raise AftModelsError(
             "a learned remedy must see the model run once: pass an image that it takes, as in "
             "repair(model, ..., image=torch.zeros(1, 3, 224, 224))"
         )
-    for layer, channels in choosers(context).items():
-        layer.add_module(_NAME, kind(channels).to(like))
+    named = dict(context.layers())
+    first: dict[tuple[Pair, Pair], SlidingLayer] = {}
+    channels: dict[SlidingLayer, int] = {}
+    for call in context.survey.calls:
+        layer = named[call.layer]
+        if not isinstance(layer, SlidingLayer) or not layer.window.strided:
+            continue
+        if first.setdefault((call.size, layer.window.stride), layer) is layer:
+            channels[layer] = int(getattr(layer, "out_channels", call.channels))
+    for layer, count in channels.items():
+        layer.add_module(_NAME, kind(count).to(like))
 
 
 def untrained(model: nn.Module) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aft_models.repair.context import RepairContext
-from aft_models.repair.layer import SlidingLayer, extend
+from aft_models.repair.layer import extend
 from aft_models.repair.polyphase import Choice, Mixture, blocks
 from aft_models.repair.remedy import Remedy, register
 from aft_models.repair.scorer import Scorer, install_learned
@@ -32,14 +32,14 @@ class MixtureScorer(Scorer):
         pooled = blocks(hidden, stride).mean((2, 4))
         return F.conv2d(pooled, self["second"], groups=channels)
 
-
-def _pick(_: SlidingLayer, scores: Tensor) -> Choice:
-    return Mixture(scores.flatten(2).softmax(2).view_as(scores))
+    def choose(self, scores: Tensor, training: bool) -> Choice:
+        """All components, weighted per channel."""
+        return Mixture(scores.flatten(2).softmax(2).view_as(scores))
 
 
 def _apply(context: RepairContext, _: int) -> None:
     what = "each channel mixes its polyphase components"
-    install_learned(context, "tips", MixtureScorer, _pick, what)
+    install_learned(context, "tips", MixtureScorer, what)
 
 
 register(

@@ -37,17 +37,36 @@ class Images(Protocol):
     def __getitem__(self, index: int) -> tuple[Image.Image, int]: ...
 
 
-class Batches(Protocol):
+class Batches:
     """One process's share of the training data, the same again for the same epoch."""
 
-    @property
-    def updates(self) -> int:
-        """Number of updates in an epoch."""
-        ...
+    def __init__(self, images: int, recipe: Recipe, seed: int, processes: Processes | None) -> None:
+        """Of so many images, in all processes together."""
+        if not (recipe.image_size and recipe.interpolation and recipe.mean and recipe.std):
+            raise AftModelsError(
+                f"recipe {recipe.name} leaves the images to the model: fill it with "
+                "recipe.for_input(Preprocessing.of(model)) first"
+            )
+        self.recipe, self.seed = recipe, seed
+        self.processes = processes or Processes()
+        parts = self.processes.count * recipe.accumulate
+        if recipe.batch_size % parts:
+            raise AftModelsError(
+                f"batch_size {recipe.batch_size} does not divide into {self.processes.count} "
+                f"processes x {recipe.accumulate} accumulated steps; choose a multiple of {parts}"
+            )
+        if images < recipe.batch_size:
+            raise AftModelsError(
+                f"{images} training images do not fill one batch of {recipe.batch_size}; set a "
+                f"batch_size of at most {images}"
+            )
+        self.share = recipe.batch_size // parts  # images per backward pass of one process
+        # Updates in an epoch; the images left over wait for another epoch's order.
+        self.updates = images // recipe.batch_size
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yields `updates * accumulate` batches."""
-        ...
+        """Yields this process's `updates * accumulate` batches."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -95,7 +114,7 @@ class _ToCanvas:
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-class MemoryBatches:
+class MemoryBatches(Batches):
     """Shuffled, augmented batches of a `PixelSet`.
 
     Every process draws the permutation and the augmentation of the whole update and takes its
@@ -103,22 +122,13 @@ class MemoryBatches:
     """
 
     def __init__(
-        self,
-        data: PixelSet,
-        recipe: Recipe,
-        *,
-        seed: int = 0,
-        processes: Processes | None = None,
+        self, data: PixelSet, recipe: Recipe, *, seed: int = 0, processes: Processes | None = None
     ) -> None:
+        super().__init__(len(data), recipe, seed, processes)
         self.data = data
-        self.recipe = recipe
-        self.seed = seed
-        self.processes = processes or Processes()
-        self._share = share_of_batch(recipe, self.processes)
-        self.updates = count_updates(len(data), recipe.batch_size)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yields this process's batches of one epoch."""
+        """See `Batches`."""
         recipe, canvas = self.recipe, self.data.images.shape[-1]
         generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
         order = torch.randperm(len(self.data), generator=generator)
@@ -126,8 +136,8 @@ class MemoryBatches:
             chosen = order[update * recipe.batch_size :][: recipe.batch_size]
             windows = draw_windows(recipe, epoch, len(chosen), canvas, generator)
             for step in range(recipe.accumulate):
-                start = (step * self.processes.count + self.processes.rank) * self._share
-                mine = slice(start, start + self._share)
+                start = (step * self.processes.count + self.processes.rank) * self.share
+                mine = slice(start, start + self.share)
                 pixels = self.data.images[chosen[mine]]
                 images = _cut([part[mine] for part in windows], pixels, recipe, epoch)
                 yield images, self.data.labels[chosen[mine]]
@@ -142,7 +152,7 @@ def _cut(windows: Sequence[Windows], pixels: Tensor, recipe: Recipe, epoch: int)
     return torch.stack(views) if recipe.shift else views[0]
 
 
-class LoaderBatches:
+class LoaderBatches(Batches):
     """Batches decoded and augmented in worker processes, by timm's transforms.
 
     A recipe with `shift` has its canvases decoded there, and its windows cut here.
@@ -157,23 +167,18 @@ class LoaderBatches:
         processes: Processes | None = None,
         workers: int = 0,
     ) -> None:
-        processes = processes or Processes()
-        self.recipe = recipe
-        self.seed = seed
-        self.processes = processes
-        share = share_of_batch(recipe, processes)
-        self.updates = count_updates(len(data), recipe.batch_size)
+        super().__init__(len(data), recipe, seed, processes)
         self._sampler = RepeatAugSampler(
             data,
-            num_replicas=processes.count,
-            rank=processes.rank,
+            num_replicas=self.processes.count,
+            rank=self.processes.rank,
             num_repeats=recipe.repeated_augmentation,
             selected_round=0,
         )
         self._generator = torch.Generator()
         self._loader: DataLoader[tuple[Tensor, int]] = DataLoader(
-            Transformed(data, _transform(recipe)),
-            batch_size=share,
+            Transformed(data, training_transform(recipe)),
+            batch_size=self.share,
             sampler=self._sampler,
             num_workers=workers,
             drop_last=True,
@@ -183,7 +188,7 @@ class LoaderBatches:
         )
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yields this process's batches of one epoch."""
+        """See `Batches`."""
         self._sampler.set_epoch(mixed_seed(self.seed, epoch))
         seed = mixed_seed(self.seed, epoch, self.processes.rank)
         self._generator.manual_seed(seed)
@@ -215,16 +220,12 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         return self.transform(image), label
 
 
-def _transform(recipe: Recipe) -> Any:
+def training_transform(recipe: Recipe) -> Any:
+    """A recipe's augmentation by timm, from an image to a tensor."""
     if not recipe.learns:
         return evaluation_transform(recipe)
     if recipe.shift:
         return _ToCanvas(recipe.canvas, recipe.interpolation)
-    return training_transform(recipe)
-
-
-def training_transform(recipe: Recipe) -> Any:
-    """A recipe's augmentation by timm, from an image to a tensor."""
     transform = create_transform(
         recipe.image_size,
         is_training=True,
@@ -301,29 +302,3 @@ def loader_batches(
         Subset(views, mine), batch_size=size, num_workers=workers, worker_init_fn=end_with_parent
     )
     return loader
-
-
-def share_of_batch(recipe: Recipe, processes: Processes) -> int:
-    """Images per backward pass of one process."""
-    if not (recipe.image_size and recipe.interpolation and recipe.mean and recipe.std):
-        raise AftModelsError(
-            f"recipe {recipe.name} leaves the images to the model: fill it with "
-            "recipe.for_input(Preprocessing.of(model)) first"
-        )
-    parts = processes.count * recipe.accumulate
-    if recipe.batch_size % parts:
-        raise AftModelsError(
-            f"batch_size {recipe.batch_size} does not divide into {processes.count} processes x "
-            f"{recipe.accumulate} accumulated steps; choose a multiple of {parts}"
-        )
-    return recipe.batch_size // parts
-
-
-def count_updates(images: int, batch_size: int) -> int:
-    """Whole updates in an epoch; the images left over wait for another epoch's order."""
-    if images < batch_size:
-        raise AftModelsError(
-            f"{images} training images do not fill one batch of {batch_size}; set a batch_size "
-            f"of at most {images}"
-        )
-    return images // batch_size

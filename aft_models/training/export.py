@@ -22,13 +22,8 @@ def export(
 ) -> Path:
     """Writes the weights of a run and their card; returns the folder that holds them.
 
-    Args:
-        outcome: What training returned.
-        folder: Made if missing.
-        identity: Of the run: model, recipe, seed and data go into the card.
-        tag: Names the weights: "cifar10" in "xcit_pico_6_p4_af.cifar10".
-        class_names: By the classifier's outputs, where they are known.
-        images: How many images each score of the last epoch is of.
+    The tag names them: "cifar10" in "xcit_pico_6_p4_af.cifar10". `images` says how many images each
+    score of the last epoch is of.
     """
     recipe, data = identity.recipe, identity.data
     card = WeightsCard(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, get_args, get_origin, get_type_hints
 
 from aft_models.errors import AftModelsError, unknown
 from aft_models.preprocessing import CROP_PCT, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from aft_models.presets import PRESETS
+from aft_models.xcit import XCiTConfig
 
 PIPELINES = ("memory", "loader")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
@@ -27,17 +28,7 @@ LOWEST = {
     **dict.fromkeys(("image_size", "lr", "weight_decay", "clip_grad", "min_lr", "warmup_lr"), 0),
     **dict.fromkeys(("mixup", "cutmix", "shift", "consistency", "teacher"), 0),
 }
-IDENTITY = ("name", "summary", "adjustments")  # what a recipe is called, not what it does
-
-
-@dataclass(frozen=True)
-class Adjustment:
-    """One field that differs for the presets with certain values of a switch."""
-
-    switch: str  # of XCiTConfig
-    values: tuple[Any, ...]  # of the switch
-    field: str
-    value: Any
+IDENTITY = ("name", "summary", "adjust")  # what a recipe is called, not what it does
 
 
 @dataclass(frozen=True)
@@ -94,7 +85,7 @@ class Recipe:
     mixup: float = 0.0
     cutmix: float = 0.0
     mixup_switch: float = 0.5  # probability of cutmix where both are on
-    adjustments: tuple[Adjustment, ...] = ()
+    adjust: Callable[[XCiTConfig], dict[str, Any]] | None = None  # fields that differ for a preset
 
     def __post_init__(self) -> None:
         for good, name, expected in self._checks():
@@ -198,13 +189,9 @@ class Recipe:
 
     def for_model(self, model: str) -> Recipe:
         """The recipe with the adjustments for a preset applied; other models have none."""
-        config = PRESETS.get(model)
-        if config is None:
+        if model not in PRESETS or self.adjust is None:
             return self
-        changes = {
-            a.field: a.value for a in self.adjustments if getattr(config, a.switch) in a.values
-        }
-        return replace(self, **changes)
+        return replace(self, **self.adjust(PRESETS[model]))
 
     def for_input(self, preprocessing: Preprocessing) -> Recipe:
         """The recipe with what it leaves to the model filled in."""

@@ -6,9 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from aft_models.errors import AftModelsError, unknown
-from aft_models.training.recipe import Adjustment, Recipe
+from aft_models.training.recipe import Recipe
+from aft_models.xcit import XCiTConfig
+
+
+def _adjust(config: XCiTConfig) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if config.downsample in ("aps", "af"):  # ablations keep the baseline's
+        changes["batch_size"] = 512
+    if config.dim == 384:  # small
+        changes["drop_path"] = 0.05
+    return changes
+
 
 _PAPER: Mapping[str, Any] = {
+    "batch_size": 1024,
+    "lr": 1e-3,
+    "lr_batch_size": 1024,
     "rand_augment": "rand-m9-mstd0.5-inc1",
     "color_jitter": 0.4,
     "random_erasing": 0.25,
@@ -16,11 +30,10 @@ _PAPER: Mapping[str, Any] = {
     "cutmix": 1.0,
     "repeated_augmentation": 3,
     "decay_temperatures": True,  # as the authors' optimizer does
-    "adjustments": (
-        Adjustment("downsample", ("aps", "af"), "batch_size", 512),  # ablations keep the baseline's
-        Adjustment("dim", (384,), "drop_path", 0.05),  # small
-    ),
+    "adjust": _adjust,
 }
+# The images that the model was trained on.
+_AS_THE_MODEL: Mapping[str, Any] = {"image_size": 0, "interpolation": "", "mean": (), "std": ()}
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
@@ -29,18 +42,12 @@ RECIPES: dict[str, Recipe] = {
             name="xcit-imagenet",
             summary="the paper's: ImageNet from scratch, 400 epochs at 224 px, on several GPUs",
             epochs=400,
-            batch_size=1024,
-            lr=1e-3,
-            lr_batch_size=1024,
             **_PAPER,
         ),
         Recipe(
             name="xcit-small-sets",
             summary="the paper's: CIFAR-10, CIFAR-100, Stanford Cars, 1000 epochs at 224 px",
             epochs=1000,
-            batch_size=1024,
-            lr=1e-3,
-            lr_batch_size=1024,
             **_PAPER,
         ),
         Recipe(
@@ -54,10 +61,7 @@ RECIPES: dict[str, Recipe] = {
             min_lr=1e-6,
             clip_grad=1.0,
             norm_momentum=0.1,  # timm's tf_ models have 0.01: too slow for a few epochs
-            image_size=0,
-            interpolation="",
-            mean=(),
-            std=(),
+            **_AS_THE_MODEL,
             crop_scale=(0.5, 1.0),
         ),
         Recipe(
@@ -69,10 +73,7 @@ RECIPES: dict[str, Recipe] = {
             lr_batch_size=64,
             warmup_epochs=0.0,
             min_lr=0.0,
-            image_size=0,
-            interpolation="",
-            mean=(),
-            std=(),
+            **_AS_THE_MODEL,
         ),
         Recipe(
             name="steady",
@@ -85,10 +86,7 @@ RECIPES: dict[str, Recipe] = {
             min_lr=1e-6,
             clip_grad=1.0,
             norm_momentum=0.1,
-            image_size=0,
-            interpolation="",
-            mean=(),
-            std=(),
+            **_AS_THE_MODEL,
             zoom=(0.92, 1.08),  # resized windows move by fractions of a pixel
             settle=0.5,  # the last epoch moves by whole pixels
             shift=6,

@@ -111,7 +111,6 @@ def test_the_first_component_is_the_layer_as_it_was(name: str, size: tuple[int, 
     x = torch.randn(2, 4, *size, dtype=torch.float64)
     expected = layer(x)
     repaired = sliding(copy.deepcopy(layer))
-    assert repaired is not None
     torch.testing.assert_close(repaired(x), expected)
     sy, sx = repaired.window.stride
     every = repaired.at_every_pixel(x)
