@@ -15,30 +15,18 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from aft_models.repair import REMEDIES
-
 NEGLIGIBLE = 1e-4  # relative error that float32 arithmetic can make by itself: has no cause
 FRAME = 8  # the border is at least one part in so many of the side
 
 
-@dataclass(frozen=True)
-class Cause:
-    """One way to break shift-equivariance."""
-
-    name: str
-    about: str  # what happens there
-
-    @property
-    def remedies(self) -> tuple[str, ...]:
-        """Names of the remedies that treat it."""
-        return tuple(name for name, remedy in REMEDIES.items() if self.name in remedy.treats)
-
-
-BORDER = Cause("border", "padding marks where the image ends")
-SUBSAMPLING = Cause("sub-sampling", "the samples that are kept depend on where the grid lies")
-NONLINEARITY = Cause("non-linearity", "it makes frequencies that the grid cannot hold")
-POSITION = Cause("position", "its weights or windows are tied to places in the image")
-CAUSES = {cause.name: cause for cause in (BORDER, SUBSAMPLING, NONLINEARITY, POSITION)}
+BORDER, SUBSAMPLING = "border", "sub-sampling"
+NONLINEARITY, POSITION = "non-linearity", "position"
+CAUSES = {  # and what happens there
+    BORDER: "padding marks where the image ends",
+    SUBSAMPLING: "the samples that are kept depend on where the grid lies",
+    NONLINEARITY: "it makes frequencies that the grid cannot hold",
+    POSITION: "its weights or windows are tied to places in the image",
+}
 
 
 @dataclass(frozen=True)
@@ -100,7 +88,7 @@ def split(error: Tensor, unplaced: float, reference: float, width: int) -> Split
     )
 
 
-def find_cause(own: Split, whole_step: Split, input_step: Split) -> tuple[Cause, Split]:
+def find_cause(own: Split, whole_step: Split, input_step: Split) -> tuple[str, Split]:
     """The cause of an error, and the error split into what the border is to blame for and the rest.
 
     The errors are at the offsets of the audit, at a whole step of the coarsest lattice, and at one

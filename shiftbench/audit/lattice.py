@@ -25,10 +25,6 @@ class Place:
     cells: Tensor  # int32, shaped like the tensor: 1 + (image * rows + row) * columns + column
     size: Size  # of the lattice
 
-    def expand(self, shape: Sequence[int]) -> Place:
-        """The same cells, broadcast."""
-        return Place(self.cells.expand(tuple(shape)), self.size)
-
     def coordinates(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Image, row and column of cells, from 0; meaningless for `NOWHERE`."""
         rows, columns = self.size

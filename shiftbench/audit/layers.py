@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from shiftbench.audit.calls import Key, tensors_in, watch, with_tensors
-from shiftbench.audit.causes import NEGLIGIBLE, Cause, Split, find_cause, frame_width, split
+from shiftbench.audit.causes import NEGLIGIBLE, Split, find_cause, frame_width, split
 from shiftbench.audit.lattice import CYCLIC, Layout
 from shiftbench.audit.report import UNCALLED, UNKNOWN, UNREACHED, Audit, LayerReport, eq_t
 from shiftbench.audit.tracer import Tracer
@@ -122,7 +122,7 @@ class _Call:
     reached: tuple[bool, bool] = (True, True)
     output: Tensor | None = None  # for the clean image
     own: Split | None = None
-    cause: Cause | None = None
+    cause: str | None = None
     path: list[tuple[float, float]] = field(default_factory=list)  # relative and mean squared error
 
     @property
@@ -313,7 +313,7 @@ def _report(key: Key, call: _Call) -> LayerReport:
         own=own.total if own else None,
         border=blamed.border if blamed else None,
         interior=blamed.interior if blamed else None,
-        cause=call.cause.name if call.cause and own else None,
+        cause=call.cause if own else None,
         accumulated=accumulated,
         eq_t=decibels,
         note=None if own else UNKNOWN if any(call.reached) else UNREACHED,

@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, fields
 
 import pandas as pd
 
+from aft_models.repair import REMEDIES
 from shiftbench.audit.causes import CAUSES
 
 NAMED = 3  # layers that a summary names of those that could not be judged
@@ -74,11 +75,9 @@ class Audit:
         """Sentences: what reaches the logits, the causes with their remedies, what is not known."""
         breakers, whole = self.breakers(), self.whole
         lines = [f"The logits change by {whole.accumulated:.2g} in all: EQ-T {whole.eq_t:.0f} dB."]
-        for name, count in Counter(layer.cause for layer in breakers if layer.cause).items():
-            cause = CAUSES[name]
-            lines.append(
-                f"{name} ({count}): {cause.about}. Treated by {', '.join(cause.remedies)}."
-            )
+        for cause, count in Counter(layer.cause for layer in breakers if layer.cause).items():
+            remedies = [name for name, remedy in REMEDIES.items() if cause in remedy.treats]
+            lines.append(f"{cause} ({count}): {CAUSES[cause]}. Treated by {', '.join(remedies)}.")
         for reason, names in self.unjudged().items():
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             lines.append(f"Not judged, {reason}: {', '.join(names[:NAMED])}{more}.")

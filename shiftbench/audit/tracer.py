@@ -55,7 +55,7 @@ def merge(places: Sequence[Known], shape: Sequence[int]) -> Known:
     for known in places:
         for place in known or ():
             try:
-                place = place.expand(shape)
+                place = Place(place.cells.expand(tuple(shape)), place.size)
             except RuntimeError:
                 return None  # not element by element after all
             for index, other in enumerate(merged):

@@ -36,16 +36,14 @@ class Predictions:
     @property
     def prediction(self) -> NDArray[np.int64]:
         """The class with the largest logit, (B,)."""
-        best: NDArray[np.int64] = self.logits.argmax(1).numpy()
-        return best
+        return self.logits.argmax(1).numpy()
 
     @property
     def near_tie(self) -> NDArray[np.bool_]:
         """Whether rounding may have decided which class won, (B,)."""
         best = self.logits.topk(2, dim=1).values  # (B, 2)
         bound = (self.rounding * self.logits.abs().amax(1)).clamp(min=TIE_TOLERANCE)
-        close: NDArray[np.bool_] = (best[:, 0] - best[:, 1] < bound).numpy()
-        return close
+        return (best[:, 0] - best[:, 1] < bound).numpy()
 
     def logit_margin(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
         """The logit of the label minus the best other logit, (B,); positive when right."""
@@ -53,14 +51,12 @@ class Predictions:
         index = torch.from_numpy(labels)[:, None]
         own = self.logits.gather(1, index)[:, 0]
         other = self.logits.scatter(1, index, -torch.inf).amax(1)
-        difference: NDArray[np.float64] = (own - other).double().numpy()
-        return difference
+        return (own - other).double().numpy()
 
     def probability(self, classes: NDArray[np.int64]) -> NDArray[np.float64]:
         """The softmax probability of one chosen class per image, (B,)."""
         chosen = self.logits.double().softmax(1).gather(1, torch.from_numpy(classes)[:, None])
-        probability: NDArray[np.float64] = chosen[:, 0].numpy()
-        return probability
+        return chosen[:, 0].numpy()
 
 
 # Not inference_mode: a model may keep tensors it makes here (say, a table of positions), and those

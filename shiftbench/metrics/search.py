@@ -194,103 +194,73 @@ def search(
     """
     check_batch_size(batch_size)
     truth = np.asarray(labels, dtype=np.int64)
-    if len(truth) == 0:
+    count = len(truth)
+    if count == 0:
         raise no_images()
-    names = [str(i) for i in range(len(truth))] if keys is None else keys
-    ledger = _Ledger(truth, grid, mode if isinstance(mode, Mode) else Mode.parse(mode), names, seed)
+    mode = mode if isinstance(mode, Mode) else Mode.parse(mode)
+    # Offsets go by their index in `grid.offsets`.
+    names = [str(i) for i in range(count)] if keys is None else keys
+    visits = mode.visits(grid, names, seed)  # (images, visits)
+    step = np.zeros(count, dtype=np.int64)  # how many visits are done
+    passes = np.zeros(count, dtype=np.int64)
+    first_wrong = np.full(count, -1)
+    prediction = np.full(count, np.nan)  # the answer given there
+    near_tie = np.zeros(count, dtype=bool)
+    correct = np.zeros((count, len(grid) if mode.full else 0), dtype=bool)
+    worst_margin = np.full(count, np.inf)
     if inner is not None:
-        ledger.go_on_from(inner)
+        assert mode == Mode(), "other searches visit each grid anew"
+        index = {offset: i for i, offset in enumerate(grid)}
+        for row in np.flatnonzero(inner.searched_radius >= 0):
+            step[row] = len(grid.up_to(int(inner.searched_radius[row])))
+            if not np.isnan(inner.broken_radius[row]):
+                first_wrong[row] = index[Offset(inner.dy[row], inner.dx[row])]
+                prediction[row] = inner.prediction[row]
+
+    def note(rows: NDArray[np.int64], indices: NDArray[np.int64], predictions: Predictions) -> None:
+        """Enters the answers about images `rows`, seen at offsets `indices`."""
+        check_labels(truth[rows], predictions.logits.shape[1])
+        right = predictions.prediction == truth[rows]
+        unbroken = first_wrong[rows] < 0
+        # What follows the first wrong answer decides nothing, so its ties do not count.
+        near_tie[rows] |= predictions.near_tie & unbroken
+        newly = unbroken & ~right
+        first_wrong[rows[newly]] = indices[newly]
+        prediction[rows[newly]] = predictions.prediction[newly]
+        if mode.full:
+            correct[rows, indices] = right
+            np.minimum.at(worst_margin, rows, predictions.logit_margin(truth[rows]))
+        step[rows] += 1
+
     seen = SeenInputs(model)
     if clean is not None:
-        new = np.flatnonzero(ledger.step == 0)
-        ledger.note(new, np.zeros_like(new), clean.take(new), counted=np.zeros_like(new))
+        new = np.flatnonzero(step == 0)
+        note(new, np.zeros_like(new), clean.take(new))
         for rows in np.array_split(new, range(batch_size, len(new), batch_size)):
             seen.remember(rows, views(ORIGIN, torch.from_numpy(rows)), clean.take(rows))
     while True:
-        rows, indices = ledger.next_batch(batch_size)
-        if len(rows) == 0:
-            return ledger.trace()
+        unfinished = step < visits.shape[1]
+        waiting = np.flatnonzero(unfinished & (mode.full | (first_wrong < 0)))
+        if len(waiting) == 0:
+            break
+        upcoming = visits[waiting, step[waiting]]
+        chosen = np.argsort(upcoming, kind="stable")[:batch_size]
+        rows, indices = waiting[chosen], upcoming[chosen]
         images = assemble(views, [grid.offsets[i] for i in indices], rows.tolist())
-        predictions, counted = seen.predict(rows, images)
-        ledger.note(rows, indices, predictions, counted=counted)
-
-
-class _Ledger:
-    """Which offsets each image has still to visit, and what was found so far.
-
-    Offsets go by their index in `grid.offsets`.
-    """
-
-    def __init__(
-        self, truth: NDArray[np.int64], grid: Grid, mode: Mode, keys: Sequence[str], seed: int
-    ) -> None:
-        self.truth, self.grid, self.mode = truth, grid, mode
-        self.visits = mode.visits(grid, keys, seed)  # (images, visits)
-        self.step = np.zeros(len(truth), dtype=np.int64)  # how many visits are done
-        self.passes = np.zeros(len(truth), dtype=np.int64)
-        self.first_wrong = np.full(len(truth), -1)
-        self.prediction = np.full(len(truth), np.nan)  # the answer given there
-        self.near_tie = np.zeros(len(truth), dtype=bool)
-        shape = (len(truth), len(grid))
-        self.correct = np.zeros(shape, dtype=bool) if mode.full else None
-        self.worst_margin = np.full(len(truth), np.inf) if mode.full else None
-
-    def go_on_from(self, inner: Trace) -> None:
-        """Enters what is known of the inner rings."""
-        assert str(self.mode) == "exhaustive", "other searches visit each grid anew"
-        index = {offset: i for i, offset in enumerate(self.grid)}
-        for row in np.flatnonzero(inner.searched_radius >= 0):
-            self.step[row] = len(self.grid.up_to(int(inner.searched_radius[row])))
-            if not np.isnan(inner.broken_radius[row]):
-                self.first_wrong[row] = index[Offset(inner.dy[row], inner.dx[row])]
-                self.prediction[row] = inner.prediction[row]
-
-    def next_batch(self, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The images that come next, at most `size`, and the offset each is to be seen at."""
-        unfinished = self.step < self.visits.shape[1]
-        waiting = np.flatnonzero(unfinished & (self.mode.full | (self.first_wrong < 0)))
-        upcoming = self.visits[waiting, self.step[waiting]]
-        chosen = np.argsort(upcoming, kind="stable")[:size]
-        return waiting[chosen], upcoming[chosen]
-
-    def note(
-        self,
-        rows: NDArray[np.int64],
-        indices: NDArray[np.int64],
-        predictions: Predictions,
-        *,
-        counted: NDArray[np.bool_] | NDArray[np.int64],
-    ) -> None:
-        """Enters the answers about images `rows`, seen at offsets `indices`."""
-        check_labels(self.truth[rows], predictions.logits.shape[1])
-        right = predictions.prediction == self.truth[rows]
-        unbroken = self.first_wrong[rows] < 0
-        # What follows the first wrong answer decides nothing, so its ties do not count.
-        self.near_tie[rows] |= predictions.near_tie & unbroken
-        newly = unbroken & ~right
-        self.first_wrong[rows[newly]] = indices[newly]
-        self.prediction[rows[newly]] = predictions.prediction[newly]
-        if self.correct is not None:
-            self.correct[rows, indices] = right
-        if self.worst_margin is not None:
-            np.minimum.at(self.worst_margin, rows, predictions.logit_margin(self.truth[rows]))
-        self.step[rows] += 1
-        self.passes[rows] += counted
-
-    def trace(self) -> Trace:
-        """What was found."""
-        broken = self.first_wrong >= 0
-        places = np.array([(offset.dy, offset.dx) for offset in self.grid])[self.first_wrong]
-        rings = np.array(self.grid.rings)[self.first_wrong]
-        return Trace(
-            broken_radius=np.where(broken, rings, np.nan),
-            dy=np.where(broken, places[:, 0], np.nan),
-            dx=np.where(broken, places[:, 1], np.nan),
-            prediction=self.prediction,
-            near_tie=self.near_tie,
-            passes=self.passes,
-            searched_radius=np.full(len(self.truth), self.grid.radius),
-            exact=self.mode.is_exact(self.grid),
-            correct=self.correct,
-            worst_margin=self.worst_margin,
-        )
+        predictions, is_new = seen.predict(rows, images)
+        note(rows, indices, predictions)
+        passes[rows] += is_new
+    broken = first_wrong >= 0
+    places = np.array([(offset.dy, offset.dx) for offset in grid])[first_wrong]
+    return Trace(
+        broken_radius=np.where(broken, np.array(grid.rings)[first_wrong], np.nan),
+        dy=np.where(broken, places[:, 0], np.nan),
+        dx=np.where(broken, places[:, 1], np.nan),
+        prediction=prediction,
+        near_tie=near_tie,
+        passes=passes,
+        searched_radius=np.full(count, grid.radius),
+        exact=mode.is_exact(grid),
+        correct=correct if mode.full else None,
+        worst_margin=worst_margin if mode.full else None,
+    )

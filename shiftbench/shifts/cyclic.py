@@ -51,36 +51,6 @@ def _split(offset: float) -> tuple[int, float]:
     return (whole + 1, 0.0) if part == 1.0 else (whole, part)
 
 
-class _CyclicViews:
-    """Whole offsets are rolls; a part of a pixel picks the polyphase image that is rolled."""
-
-    def __init__(self, images: Tensor) -> None:
-        self._images = images
-        self._phases: dict[tuple[float, float], Tensor] = {}
-
-    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
-        (whole_y, part_y), (whole_x, part_x) = _split(offset.dy), _split(offset.dx)
-        images = self._phase(part_y, part_x, rows)
-        return images.roll((-whole_y, -whole_x), (-2, -1)) if whole_y or whole_x else images
-
-    def _phase(self, part_y: float, part_x: float, rows: Tensor | None) -> Tensor:
-        if part_y == part_x == 0:
-            return pick(self._images, rows)
-        if (part_y, part_x) in self._phases:
-            return pick(self._phases[part_y, part_x], rows)
-        # Backward frees what a phase was computed from, so with gradients each view has its own.
-        keep = len(self._phases) < MAX_PHASES and not self._images.requires_grad
-        images = self._images if keep else pick(self._images, rows)
-        if part_y:
-            images = shift_axis(images, part_y, -2)
-        if part_x:
-            images = shift_axis(images, part_x, -1)
-        if not keep:
-            return images
-        self._phases[part_y, part_x] = images
-        return pick(images, rows)
-
-
 class Cyclic(Shift):
     """One period of a band-limited periodic image, read at any offset by sinc interpolation."""
 
@@ -89,9 +59,35 @@ class Cyclic(Shift):
         return 0
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
-        """Whole offsets need no FFT; grids of halves share three polyphase images per batch."""
+        """Whole offsets are rolls; a part of a pixel picks the polyphase image that is rolled.
+
+        Whole offsets need no FFT; grids of halves share three polyphase images per batch.
+        """
         height, width = view_size(canvas, margin)
-        return _CyclicViews(window(canvas, margin, margin, height, width))
+        whole = window(canvas, margin, margin, height, width)
+        phases = {(0.0, 0.0): whole}
+
+        def phase(part_y: float, part_x: float, rows: Tensor | None) -> Tensor:
+            if (part_y, part_x) in phases:
+                return pick(phases[part_y, part_x], rows)
+            # Backward frees what a phase was computed from: with gradients each view has its own.
+            keep = len(phases) <= MAX_PHASES and not whole.requires_grad
+            images = whole if keep else pick(whole, rows)
+            if part_y:
+                images = shift_axis(images, part_y, -2)
+            if part_x:
+                images = shift_axis(images, part_x, -1)
+            if not keep:
+                return images
+            phases[part_y, part_x] = images
+            return pick(images, rows)
+
+        def views(offset: Offset, rows: Tensor | None = None) -> Tensor:
+            (whole_y, part_y), (whole_x, part_x) = _split(offset.dy), _split(offset.dx)
+            images = phase(part_y, part_x, rows)
+            return images.roll((-whole_y, -whole_x), (-2, -1)) if whole_y or whole_x else images
+
+        return views
 
 
 SHIFTS.register("cyclic", Cyclic())
