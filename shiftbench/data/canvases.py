@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 CHUNK = 4  # images a worker decodes before it hands them over
 AHEAD = 4  # chunks every worker may be ahead
 FEW = 128  # images for which starting processes takes longer than decoding
+
+# An index and its pixels, or the reason why there are none. An array, not a tensor: it needs no
+# shared file descriptor on its way from a worker.
+Decoded = tuple[int, NDArray[np.uint8] | str]
 
 
 @dataclass(frozen=True)
@@ -45,15 +49,6 @@ class CanvasBatch:
 
 
 @dataclass(frozen=True)
-class _Decoded:
-    """One image on its way from a worker: pixels, or why there are none."""
-
-    index: int
-    pixels: NDArray[np.uint8] | None  # an array, not a tensor: needs no shared file descriptor
-    problem: str = ""
-
-
-@dataclass(frozen=True)
 class _Decoder:
     """What a worker runs. It returns errors instead of raising them across processes."""
 
@@ -64,13 +59,12 @@ class _Decoder:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, position: int) -> _Decoded:
+    def __getitem__(self, position: int) -> Decoded:
         index = self.indices[position]
         try:
-            image, _ = self.dataset[index]
+            return index, self.geometry.canvas(self.dataset.image(index)).numpy()
         except DataError as error:
-            return _Decoded(index, None, str(error))
-        return _Decoded(index, self.geometry.canvas(image).numpy())
+            return index, str(error)
 
 
 class Canvases:
@@ -107,8 +101,7 @@ class Canvases:
         self._skip_bad = skip_bad
         self._workers = default_workers(len(self._indices)) if workers is None else workers
         self._position = 0
-        self._waiting: deque[_Decoded] = deque()
-        self._chunks: Iterator[list[_Decoded]] | None = None
+        self._decoded = self._decode()
 
     def take(self, count: int) -> CanvasBatch | None:
         """The next batch of `count` images, fewer at the end; None when there are no more.
@@ -116,68 +109,64 @@ class Canvases:
         Unreadable images count, so that a batch may be smaller, or even empty, where they are
         skipped: its `bad` then says which.
         """
+        import torch
+
         if count < 1:
             raise UsageError(f"a batch needs at least 1 image, got {count}")
         chosen = self._indices[self._position : self._position + count]
         self._position += len(chosen)
         if not chosen:
             return None
-        import torch
-
-        if isinstance(self._dataset, RenderedSet):
-            inner = self._geometry.inner or self._geometry.view
-            margin = (self._geometry.side - inner) // 2
-            return self._batch(self._dataset.render(chosen, inner, margin), chosen, ())
-        decoded = [self._next() for _ in chosen]
-        bad = [item for item in decoded if item.pixels is None]
-        if bad and not self._skip_bad:
-            raise DataError(bad[0].problem)
-        images = [torch.from_numpy(item.pixels) for item in decoded if item.pixels is not None]
-        side = self._geometry.side
-        canvas = torch.stack(images) if images else torch.empty((0, 3, side, side)).byte()
-        good = [item.index for item in decoded if item.pixels is not None]
-        return self._batch(canvas, good, tuple(self._dataset.keys[item.index] for item in bad))
-
-    def _batch(self, canvas: Tensor, indices: Sequence[int], bad: tuple[str, ...]) -> CanvasBatch:
-        import torch
-
+        dataset, geometry = self._dataset, self._geometry
+        bad: list[str] = []
+        if isinstance(dataset, RenderedSet):
+            inner = geometry.inner or geometry.view
+            canvas = dataset.render(chosen, inner, (geometry.side - inner) // 2)
+        else:
+            decoded = list(islice(self._decoded, len(chosen)))
+            problems = {index: text for index, text in decoded if isinstance(text, str)}
+            if problems and not self._skip_bad:
+                raise DataError(next(iter(problems.values())))
+            bad = [dataset.keys[index] for index in chosen if index in problems]
+            chosen = [index for index in chosen if index not in problems]
+            images = [
+                torch.from_numpy(pixels) for index, pixels in decoded if index not in problems
+            ]
+            side = geometry.side
+            canvas = torch.stack(images) if images else torch.empty((0, 3, side, side)).byte()
         if torch.cuda.is_available():
             canvas = canvas.pin_memory()  # lets the copy to the device overlap with computing
         return CanvasBatch(
             canvas,
-            torch.tensor([self._dataset.labels[index] for index in indices], dtype=torch.int64),
-            tuple(self._dataset.keys[index] for index in indices),
-            tuple(indices),
-            bad,
+            torch.tensor([dataset.labels[index] for index in chosen], dtype=torch.int64),
+            tuple(dataset.keys[index] for index in chosen),
+            tuple(chosen),
+            tuple(bad),
         )
 
-    def _next(self) -> _Decoded:
-        if self._chunks is None:
-            from torch.utils.data import DataLoader
+    def _decode(self) -> Iterator[Decoded]:
+        from torch.utils.data import DataLoader
 
-            from aft_models.workers import end_with_parent
+        from aft_models.workers import end_with_parent
 
-            self._chunks = iter(
-                DataLoader(
-                    _Decoder(self._dataset, self._geometry, self._indices),  # type: ignore[arg-type]
-                    batch_size=CHUNK,
-                    num_workers=self._workers,
-                    prefetch_factor=AHEAD if self._workers else None,
-                    collate_fn=list,
-                    worker_init_fn=end_with_parent,
-                )
-            )
-        if not self._waiting:
-            try:
-                self._waiting.extend(next(self._chunks))
-            except RuntimeError as error:
-                if "worker" not in str(error):
-                    raise
-                raise DataError(
-                    "a data loading process died, most often for lack of memory: use fewer "
-                    f"--workers than {self._workers}, or 0"
-                ) from error
-        return self._waiting.popleft()
+        chunks: DataLoader[Decoded] = DataLoader(
+            _Decoder(self._dataset, self._geometry, self._indices),  # type: ignore[arg-type]
+            batch_size=CHUNK,
+            num_workers=self._workers,
+            prefetch_factor=AHEAD if self._workers else None,
+            collate_fn=list,
+            worker_init_fn=end_with_parent,
+        )
+        try:
+            for chunk in chunks:
+                yield from chunk
+        except RuntimeError as error:
+            if "worker" not in str(error):
+                raise
+            raise DataError(
+                "a data loading process died, most often for lack of memory: use fewer "
+                f"--workers than {self._workers}, or 0"
+            ) from error
 
 
 def default_workers(images: int) -> int:

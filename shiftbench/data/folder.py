@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shiftbench.data.base import ALL, DATA_SOURCES, DataRequest, DataSource, as_text, set_name
-from shiftbench.data.fingerprint import content_digest
-from shiftbench.data.images import ENDINGS, OTHER_ENDINGS, EncodedSet, warn_left_out
+from shiftbench.data.images import (
+    ENDINGS,
+    OTHER_ENDINGS,
+    EncodedSet,
+    content_digest,
+    warn_left_out,
+)
 from shiftbench.data.labels import class_indices, names_by_index
 from shiftbench.errors import DataError, UsageError
 
@@ -71,29 +76,23 @@ def class_folders(root: Path, *, source: str) -> list[str]:
     return folders
 
 
-def _files(root: Path, folder: str) -> list[str]:
-    """The files anywhere below a class folder, sorted; hidden ones are left out."""
-    files = []
-    for place, _, names in os.walk(root / folder):
-        below = Path(place).relative_to(root).as_posix()
-        files += [f"{below}/{name}" for name in names if not name.startswith(".")]
-    return sorted(files)
-
-
 def file_set(
-    name: str,
     place: SplitFolder,
     classes: Mapping[str, int],
     class_names: Sequence[str],
     *,
     by_order: bool = False,
 ) -> FileSet:
-    """Collects the images of the class folders in `classes` (name -> index)."""
+    """Collects the images anywhere below the class folders in `classes` (name -> index)."""
     names: list[str] = []
     labels: list[int] = []
     others: list[str] = []
     for folder, label in classes.items():
-        files = _files(place.root, folder)
+        files: list[str] = []
+        for inner, _, inside in os.walk(place.root / folder):
+            below = Path(inner).relative_to(place.root).as_posix()
+            files += [f"{below}/{file}" for file in inside if not file.startswith(".")]
+        files.sort()
         images = [file for file in files if file.lower().endswith(ENDINGS)]
         others += [file for file in files if file.lower().endswith(OTHER_ENDINGS)]
         names += images
@@ -103,10 +102,10 @@ def file_set(
         endings = ", ".join(ENDINGS[:4])
         raise DataError(f"there are no images ({endings}, ...) below {place.root}: check the path")
     keys = [as_text(file) for file in names]
-    keys = names if keys == names else keys
+    keys = names if keys == names else keys  # one list of a million names is enough
     class_names = [as_text(c) for c in class_names]
     return FileSet(
-        name, place.split, keys, labels, class_names, place.root, names, by_order=by_order
+        place.name, place.split, keys, labels, class_names, place.root, names, by_order=by_order
     )
 
 
@@ -115,7 +114,7 @@ def load_folder(request: DataRequest) -> FileSet:
     place = split_folder(request.path, request.split, source="folder")
     folders = class_folders(place.root, source="folder")
     classes, by_order = class_indices(folders, what="folder", by_name=request.by_name)
-    return file_set(place.name, place, classes, names_by_index(classes), by_order=by_order)
+    return file_set(place, classes, names_by_index(classes), by_order=by_order)
 
 
 DATA_SOURCES.register(

@@ -17,9 +17,8 @@ from shiftbench.data.base import (
     numbered_keys,
     set_name,
 )
-from shiftbench.data.fingerprint import content_digest, remembered
-from shiftbench.data.images import EncodedSet
-from shiftbench.errors import DataError, UsageError
+from shiftbench.data.images import EncodedSet, content_digest, remembered
+from shiftbench.errors import DataError, UsageError, first_line
 from shiftbench.registry import unknown_name
 
 SPLITS = ("validation", "val", "test", "train")  # in order of preference
@@ -80,8 +79,7 @@ def load_hub_set(request: DataRequest) -> HubSet:
     except UsageError:
         raise
     except Exception as error:  # the library raises whatever its file formats do
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"cannot open hfds:{place}: {lines[0]}") from error
+        raise DataError(f"cannot open hfds:{place}: {first_line(error)}") from error
     image, label = _columns(datasets, table, name)
     kind = table.features[label]
     labels = [-1 if value is None else int(value) for value in table[label]]

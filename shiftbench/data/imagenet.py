@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import replace
 
 from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource
 from shiftbench.data.folder import FileSet, class_folders, file_set, split_folder
 from shiftbench.errors import DataError
 
 
-@cache
-def _synsets() -> tuple[dict[str, int], list[str]]:
-    """Index by wnid, and what each class is called; the list comes with timm."""
-    from timm.data import ImageNetInfo
-
-    info = ImageNetInfo("imagenet-1k")
-    wnids = info.label_names()
-    names = [info.index_to_description(index) for index in range(len(wnids))]
-    return {wnid: index for index, wnid in enumerate(wnids)}, names
-
-
 def load_imagenet(request: DataRequest) -> FileSet:
     """PATH holds `val/` or is the folder of wnid folders itself; any of the wnids may be absent."""
+    from timm.data import ImageNetInfo
+
     place = split_folder(request.path, request.split, source="imagenet")
-    index, names = _synsets()
+    info = ImageNetInfo("imagenet-1k")
+    index = {wnid: index for index, wnid in enumerate(info.label_names())}
+    names = [info.index_to_description(index) for index in range(len(index))]
     folders = class_folders(place.root, source="imagenet")
     strangers = [folder for folder in folders if folder not in index]
     if strangers:
@@ -31,7 +24,8 @@ def load_imagenet(request: DataRequest) -> FileSet:
             f"folder {strangers[0]!r} in {place.root} is not one of the 1000 ImageNet wnids (such "
             "as n01440764): sort the images into wnid folders, or use folder:PATH"
         )
-    return file_set("imagenet", place, {wnid: index[wnid] for wnid in folders}, names)
+    place = replace(place, name="imagenet")
+    return file_set(place, {wnid: index[wnid] for wnid in folders}, names)
 
 
 DATA_SOURCES.register(

@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shiftbench.data.base import ImageSet, RenderedSet, numbered
-from shiftbench.data.subset import Subset, subset
+from shiftbench.data.base import ImageSet, RenderedSet, Subset, numbered, subset
 from shiftbench.errors import DataError, UsageError
 
 log = logging.getLogger(__name__)
@@ -27,21 +26,13 @@ def class_indices(
 ) -> tuple[dict[str, int], bool]:
     """The index of every label, in the order of the indices, and whether only names gave it.
 
-    Integers are indices. Names count in alphabetical order, which is the custom of torchvision's
-    ImageFolder, and so of most training scripts.
+    Integers are indices, unless `by_name`. Names count in alphabetical order, which is the custom
+    of torchvision's ImageFolder, and so of most training scripts. `what`: a label, in errors.
 
     >>> class_indices(["10", "2"], what="label")
     ({'2': 2, '10': 10}, False)
     >>> class_indices(["emu", "cat", "emu"], what="label")
     ({'cat': 0, 'emu': 1}, True)
-
-    Args:
-        labels: Labels as they are written; repetitions do not matter.
-        what: What errors call one of them.
-        by_name: Take integers for names, too.
-
-    Raises:
-        UsageError: Some labels are indices, and others are not.
     """
     names = sorted(set(labels))
     words = [name for name in names if not name.isdecimal()]

@@ -23,9 +23,8 @@ from shiftbench.data.base import (
     numbered,
     numbered_keys,
 )
-from shiftbench.data.fingerprint import content_digest
-from shiftbench.data.images import all_sized, to_rgb, unreadable
-from shiftbench.errors import DataError
+from shiftbench.data.images import all_sized, content_digest, to_rgb, unreadable
+from shiftbench.errors import DataError, first_line
 from shiftbench.files import cache_folder
 from shiftbench.registry import unknown_name
 
@@ -174,10 +173,9 @@ def load_torchvision(entry: Entry, request: DataRequest) -> TorchvisionSet:
         if isinstance(cause, ImportError):
             raise DataError(f"{entry.name} needs a package that is absent: {cause}") from error
         if request.download:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DataError(
-                f"could not download {entry.name}: {reason}. Fetch it by hand and give its folder "
-                f"as {entry.name}:ROOT"
+                f"could not download {entry.name} ({first_line(error)}): fetch it by hand and give "
+                f"its folder as {entry.name}:ROOT"
             ) from error
         raise DataError(
             f"{entry.name} is not in {root} as torchvision expects it: allow the download "

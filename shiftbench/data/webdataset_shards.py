@@ -24,9 +24,14 @@ from shiftbench.data.base import (
     numbered,
     set_name,
 )
-from shiftbench.data.fingerprint import content_digest
 from shiftbench.data.folder import SPLITS
-from shiftbench.data.images import ENDINGS, OTHER_ENDINGS, EncodedSet, warn_left_out
+from shiftbench.data.images import (
+    ENDINGS,
+    OTHER_ENDINGS,
+    EncodedSet,
+    content_digest,
+    warn_left_out,
+)
 from shiftbench.errors import DataError, UsageError
 
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -40,12 +45,6 @@ class Member:
     start: int
     size: int
 
-    def read(self) -> bytes:
-        """The bytes."""
-        with self.shard.open("rb") as file:
-            file.seek(self.start)
-            return file.read(self.size)
-
 
 @dataclass(frozen=True, eq=False)
 class ShardSet(EncodedSet):
@@ -55,7 +54,10 @@ class ShardSet(EncodedSet):
 
     def encoded(self, index: int) -> BytesIO:
         """The bytes of a member."""
-        return BytesIO(self.members[index].read())
+        member = self.members[index]
+        with member.shard.open("rb") as file:
+            file.seek(member.start)
+            return BytesIO(file.read(member.size))
 
     def fingerprint(self, *, verify: bool = False) -> str:
         """Digest of every shard, key and label."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from shiftbench.data import ImageSet, RenderedSet, load_dataset, relabeled
-from shiftbench.data.subset import in_turn
+from shiftbench.data.base import in_turn
 from shiftbench.errors import DataError, UsageError
 from shiftbench.metrics.base import KEY, NEAR_TIE_COLUMN
 from shiftbench.models import load_model

@@ -69,7 +69,7 @@ def load_data(
         place = split_folder(Path(path).expanduser(), train_split, source=source)
     except DataError:  # no such split: the folder itself
         place = split_folder(Path(path).expanduser(), ALL, source=source)
-    files = file_set(place.name, place, {".": 0}, [""])
+    files = file_set(place, {".": 0}, [""])
     chosen = balanced(files.keys, files.labels, limit or len(files), seed)
     keys, names = ([column[index] for index in chosen] for column in (files.keys, files.names))
     photographs = Unlabeled(files.name, files.split, keys, [0] * len(keys), [""], files.root, names)

@@ -14,8 +14,7 @@ from stored_images import png, shard
 from torchvision.datasets.folder import IMG_EXTENSIONS, pil_loader
 
 from shiftbench.data import load_dataset
-from shiftbench.data.fingerprint import content_digest
-from shiftbench.data.images import ENDINGS, read_image
+from shiftbench.data.images import ENDINGS, content_digest, read_image
 from shiftbench.errors import DataError
 
 RED = (200, 30, 40)
@@ -125,7 +124,7 @@ def settle(folder: Path) -> None:
 def remembering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own that takes new files too."""
     monkeypatch.setenv("SHIFTBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("shiftbench.data.fingerprint.SETTLED", -1.0)
+    monkeypatch.setattr("shiftbench.data.images.SETTLED", -1.0)
     return tmp_path / "cache" / "fingerprints"
 
 
