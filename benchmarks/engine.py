@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import aft_models
 from aft_models.onnx import export_onnx
-from shiftbench.models.onnx_network import OnnxNetwork
+from shiftbench.models.sources.onnx import OnnxNetwork
 from shiftbench.run.engine import FORWARDS
 from shiftbench_cli.main import keep_freed_memory
 

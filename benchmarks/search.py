@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from aft_models.onnx import export_onnx
 from shiftbench.grid import Grid
 from shiftbench.metrics.search import search
-from shiftbench.models.onnx_network import OnnxNetwork
+from shiftbench.models.sources.onnx import OnnxNetwork
 from shiftbench.shifts import SHIFTS
 
 Survivors = NDArray[np.bool_]  # per image: right at every offset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,14 @@ SHOWN = 6  # how many keys an error lists
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights from a file."""
+    """Weights, and what is known of them."""
 
-    state: Mapping[str, Tensor]
-    origin: str  # the file, for errors
+    state: Mapping[str, Tensor]  # empty: random ones
+    origin: str = ""  # the file, for errors
     card: WeightsCard | None = None  # what training put beside them
-
-    @property
-    def preprocessing(self) -> Preprocessing | None:
-        """What the card says they expect of an image."""
-        return None if self.card is None else card_preprocessing(vars(self.card))
+    preprocessing: Preprocessing | None = None  # what they were trained on
+    num_classes: int | None = None  # outputs of their classifier
+    class_names: Sequence[str] = ()
 
 
 def read_weights(path: Path) -> Weights:
@@ -50,7 +48,8 @@ def read_weights(path: Path) -> Weights:
         return Weights(read_state_dict(path), str(path))
     try:
         card = weights_card(carded[0], folder)
-        return Weights(load_state_dict(carded[0], folder), str(path), card)
+        state, recipe = load_state_dict(carded[0], folder), card_preprocessing(vars(card))
+        return Weights(state, str(path), card, recipe, card.num_classes, card.class_names)
     except AftModelsError as error:
         raise ModelError(str(error)) from error
 
@@ -126,24 +125,13 @@ def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def load_state(
-    module: nn.Module,
-    state: Mapping[str, Tensor],
-    *,
-    origin: str,
-    strip_prefix: str | None = None,
-) -> None:
+def load_state(module: nn.Module, weights: Weights, strip_prefix: str | None = None) -> None:
     """Loads weights whole or not at all; a mismatch lists the keys and shapes that do not fit.
 
     Weights of a model load into the same model with a learned remedy, which then stays untrained.
-
-    Args:
-        module: Where they go.
-        state: The weights.
-        origin: The file, for errors.
-        strip_prefix: Take the keys that begin so, and without it: `student.`.
+    `strip_prefix` takes the keys that begin so, and without it: `student.`.
     """
-    expected = module.state_dict()
+    expected, state, origin = module.state_dict(), weights.state, weights.origin
     if strip_prefix is not None:
         state = _under(strip_prefix, state, origin)
     state = without_prefixes(state, expected)

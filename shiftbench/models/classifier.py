@@ -31,7 +31,7 @@ SHOWN_LOGITS = 8  # how many logits of the fixed image stand in an identity
 class Classifier:
     """A model ready to be measured: in eval mode, images in, logits out."""
 
-    module: nn.Module  # normalized images (B, 3, S, S) -> logits (B, classes)
+    module: LogitsOnly  # normalized images (B, 3, S, S) -> logits (B, classes)
     preprocessing: Preprocessing
     name: str  # as the user wrote it: "timm:resnet50"
     source: str  # which source loaded it: "bundled", "timm", "torchvision", "huggingface", "python"
@@ -51,7 +51,7 @@ class Classifier:
     @property
     def network(self) -> nn.Module:
         """The network itself, whose layers and parameters have the names that its author gave."""
-        network = self.module.model if isinstance(self.module, LogitsOnly) else self.module
+        network = self.module.model
         if not isinstance(network, nn.Module) or not any(True for _ in network.parameters()):
             raise UsageError(
                 f"remedies, training and features need the layers of a PyTorch network, and "
@@ -78,9 +78,8 @@ class Classifier:
         Raises:
             UsageError: The model shows no last layer.
         """
-        network: Any = self.module.model if isinstance(self.module, LogitsOnly) else self.module
-        if hasattr(network, "embed_images"):
-            return network.embed_images(images)  # type: ignore[no-any-return]
+        if hasattr(self.module.model, "embed_images"):
+            return self.module.model.embed_images(images)  # type: ignore[no-any-return, operator]
         seen: list[Tensor] = []
         hook = self._last_layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         try:

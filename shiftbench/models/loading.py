@@ -155,14 +155,9 @@ def repaired(plain: Classifier, remedies: str, *, trained: bool = True) -> Class
 def _rebuilt(plain: Classifier, module: nn.Module, **changes: Any) -> Classifier:
     """A classifier of a changed network, with all else that is known of the model."""
     recipe = plain.preprocessing.widened(view_margin(module))
-    kept: dict[str, Any] = {
-        "name": plain.name,
-        "source": plain.source,
-        "class_names": plain.class_names,
-        "code": plain.code,
-        "remedies": plain.parts["remedies"],
-    }
-    return as_classifier(module, recipe, **{**kept, **changes})
+    kept = {"name": plain.name, "remedies": plain.parts["remedies"], **changes}
+    known: Any = {"source": plain.source, "class_names": plain.class_names, "code": plain.code}
+    return as_classifier(module, recipe, **known, **kept)
 
 
 def _require_trained(model: Classifier) -> None:
@@ -188,9 +183,9 @@ def _load_weights(spec: ModelSpec, weights: Weights, strip_prefix: str | None = 
         built = build_model(
             spec, classes=card.num_classes, size=card.input_size, options=card.switches
         )
-        recipe = weights.preprocessing or built.preprocessing
-        built = replace(built, preprocessing=recipe, class_names=card.class_names)
-    load_state(built.network, weights.state, origin=weights.origin, strip_prefix=strip_prefix)
+        assert weights.preprocessing is not None
+        built = replace(built, preprocessing=weights.preprocessing, class_names=card.class_names)
+    load_state(built.network, weights, strip_prefix)
     loaded = _rebuilt(built, built.network)
     _require_trained(loaded)
     return loaded

@@ -44,22 +44,20 @@ class _Reordered:
 class _Colors:
     """output = slope x + offset, per channel, where x in [0, 1] is the channel `source` of RGB."""
 
-    source: tuple[int, ...]
-    slope: tuple[float, ...]
-    offset: tuple[float, ...]
+    source: NDArray[np.intp]  # (3,), as the others
+    slope: Output
+    offset: Output
 
     def undo(self, output: Output) -> Output:
         """The RGB levels, 0..255, that an output was made of."""
-        levels = np.empty_like(output)
-        for channel, source in enumerate(self.source):
-            levels[source] = 255 * (output[channel] - self.offset[channel]) / self.slope[channel]
-        return levels
+        offset, slope = self.offset[:, None, None], self.slope[:, None, None]
+        return (255 * (output - offset) / slope)[np.argsort(self.source)]
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and std of red, green and blue that say the same."""
-        order = [self.source.index(channel) for channel in range(3)]
-        mean = tuple(_short(-self.offset[i] / self.slope[i]) for i in order)
-        return mean, tuple(_short(1 / self.slope[i]) for i in order)
+        order = np.argsort(self.source)
+        mean, std = -self.offset / self.slope, 1 / self.slope
+        return tuple(map(_short, mean[order])), tuple(map(_short, std[order]))
 
 
 def preprocessing_for(
@@ -67,11 +65,7 @@ def preprocessing_for(
 ) -> Preprocessing:
     """Reads what a user says of a model's images: a preprocessing, a mapping, or a transform.
 
-    Args:
-        model: A module whose transform reorders channels is made to take red, green, blue.
-        given: What the user says.
-        name: Of the model, for errors.
-        default: Where a mapping leaves fields out.
+    `name` is for errors; `default` has the fields that a mapping leaves out.
     """
     if isinstance(given, Preprocessing | Mapping):
         return as_preprocessing(given, default)
@@ -85,12 +79,9 @@ def preprocessing_for(
 
 
 def learn(transform: Callable[..., Any], name: str, model: Any = None) -> Preprocessing:
-    """Finds out what a transform does.
+    """Finds out what a transform does: a callable, or an image processor of transformers.
 
-    Args:
-        transform: From a PIL image to a tensor (3, S, S), or an image processor of transformers.
-        name: Of the model, for errors.
-        model: A module that expects another order of channels is made to take red, green, blue.
+    A module that expects another order of channels is made to take red, green, blue.
     """
     trial = _Trial(transform, name)
     view = trial.view()
@@ -98,10 +89,10 @@ def learn(transform: Callable[..., Any], name: str, model: Any = None) -> Prepro
     resize, mode = trial.resize(view, colors)
     interpolation, resize, corner = trial.details(view, colors, resize, mode)
     mean, std = colors.statistics()
-    if colors.source != (0, 1, 2):
+    if colors.source.tolist() != [0, 1, 2]:
         if not isinstance(model, nn.Module):
             raise ModelError(f"the transform of {name} reorders channels: do that in the model")
-        model.register_forward_pre_hook(_Reordered(colors.source))
+        model.register_forward_pre_hook(_Reordered(tuple(colors.source.tolist())))
     return Preprocessing(
         view,
         mean,
@@ -153,7 +144,7 @@ class _Trial:
             or np.abs(middle - straight).max() > close
         ):
             raise self.refusal("does more to colors than to scale and offset each")
-        return _Colors(tuple(source.tolist()), tuple(slope.tolist()), tuple(black.tolist()))
+        return _Colors(source, slope, black)
 
     def resize(self, view: int, colors: _Colors) -> tuple[int, str]:
         """About what the shorter side is resized to, and what that does to the longer one."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from aft_models.errors import AftModelsError
 from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.models.classifier import Classifier
-from shiftbench.models.onnx_network import OnnxNetwork
+from shiftbench.models.sources.onnx import OnnxNetwork
 from shiftbench.preprocessing import normalize
 from shiftbench.run.graphs import exported, graph_file
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from torch import Tensor
-
 from aft_models import PRESETS
 from aft_models.classifier import load_backbone
 from aft_models.repair import parse
@@ -24,9 +22,8 @@ from shiftbench.data import relabeled
 from shiftbench.errors import UsageError
 from shiftbench.logs import open_logs
 from shiftbench.models import build_model, load_model, parse_model
-from shiftbench.models.checkpoint import read_weights, without_prefixes
+from shiftbench.models.checkpoint import Weights, read_weights, without_prefixes
 from shiftbench.models.names import EXPORTED
-from shiftbench.preprocessing import Preprocessing
 from shiftbench.registry import unknown_name
 from shiftbench.run.distributed import SINGLE_PROCESS, Group
 from shiftbench.run.engine import choose_device
@@ -46,16 +43,6 @@ class Trained:
     folder: Path  # exported weights and their card, for `load_model(..., checkpoint=folder)`
     rows: Sequence[Row]  # of the log, one per epoch
     scores: Mapping[str, Score]  # of the last epoch, as fractions
-
-
-@dataclass(frozen=True)
-class Start:
-    """The weights that training starts from."""
-
-    state: Mapping[str, Tensor]  # empty: random ones
-    preprocessing: Preprocessing | None = None  # what they were trained on, where it is known
-    classes: int | None = None  # outputs of their classifier, where it is known
-    class_names: Sequence[str] = ()
 
 
 def train(
@@ -147,12 +134,12 @@ def train(
     )
     start = _start(model, pretrained, checkpoint)
     classes = None if unlabeled else len(images.class_names)
-    if start.classes is not None and (unlabeled or recipe.teacher or not recipe.learns):
-        classes = start.classes  # the classifier stays as it is, and so do its classes
+    if start.num_classes is not None and (unlabeled or recipe.teacher or not recipe.learns):
+        classes = start.num_classes  # the classifier stays as it is, and so do its classes
         images, scored = (
             part
             if isinstance(part, Unlabeled)
-            else relabeled(part, start.classes, start.class_names)
+            else relabeled(part, start.num_classes, start.class_names)
             for part in (images, scored)
         )
     size = recipe.image_size or (start.preprocessing.input_size if start.preprocessing else None)
@@ -251,20 +238,22 @@ def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path
     return architecture
 
 
-def _start(model: str, pretrained: bool, checkpoint: str | Path | None) -> Start:
+def _start(model: str, pretrained: bool, checkpoint: str | Path | None) -> Weights:
+    """The weights that training starts from."""
     if checkpoint is not None:
-        weights = read_weights(Path(checkpoint))
-        if weights.card is None:
-            return Start(weights.state)
-        card = weights.card
-        return Start(weights.state, weights.preprocessing, card.num_classes, card.class_names)
-    if pretrained:
-        own = load_model(replace(parse_model(model), remedies=""))
-        return Start(own.network.state_dict(), own.preprocessing, own.num_classes, own.class_names)
-    return Start({})
+        return read_weights(Path(checkpoint))
+    if not pretrained:
+        return Weights({})
+    own = load_model(replace(parse_model(model), remedies=""))
+    return Weights(
+        own.network.state_dict(),
+        preprocessing=own.preprocessing,
+        num_classes=own.num_classes,
+        class_names=own.class_names,
+    )
 
 
-def _require_start(recipe: Recipe, name: str, start: Start, new: Sequence[str]) -> None:
+def _require_start(recipe: Recipe, name: str, start: Weights, new: Sequence[str]) -> None:
     """Refuses a start that the recipe cannot use: what is random would stay so, or be taught."""
     if recipe.learns and not recipe.teacher:
         return

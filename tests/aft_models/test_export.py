@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import aft_models
 from aft_models import AftModelsError
 from aft_models.onnx import export_onnx
-from shiftbench.models.onnx_network import OnnxNetwork
+from shiftbench.models.sources.onnx import OnnxNetwork
 
 SMALL = {"depth": 1, "class_depth": 1, "num_classes": 5}
 
@@ -27,8 +27,8 @@ def _seeded() -> None:
 def assert_exports(model: nn.Module, side: int) -> None:
     """One file, several batch sizes, PyTorch's logits within rounding."""
     session = OnnxNetwork(export_onnx(model, (3, side, side)), name="exported")
-    assert session.signature.size == side
-    assert session.signature.batch is None
+    assert session.size == side
+    assert session.batch is None
     for batch in (1, 3, 8):
         images = torch.randn(batch, 3, side, side)
         with torch.no_grad():

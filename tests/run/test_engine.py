@@ -18,7 +18,7 @@ from aft_models import repair
 from shiftbench.data import Scenes, load_dataset
 from shiftbench.errors import ModelError, RecordError, UsageError
 from shiftbench.models import Classifier, as_classifier, load_model
-from shiftbench.models.onnx_network import OnnxNetwork
+from shiftbench.models.sources.onnx import OnnxNetwork
 from shiftbench.run import engine as module
 from shiftbench.run.distributed import Shard
 from shiftbench.run.engine import ENGINES, Engine, TorchForward, choose_engine

@@ -28,7 +28,16 @@ def load(spec: ModelSpec) -> Classifier:
             if spec.size is not None and hasattr(config, "image_size"):
                 config.image_size = spec.size
             model = kind.from_config(config)
-        return _classifier(spec, model)
+        labels = getattr(model.config, "id2label", None) or {}
+        names = tuple(str(labels[index]) for index in sorted(labels))
+        return as_classifier(
+            model,
+            spec.sized(load_processor(spec, model.config, model)),
+            name=spec.public_name(),
+            source="huggingface",
+            # None where the classes are only numbered.
+            class_names=() if all(name.startswith("LABEL_") for name in names) else names,
+        )
 
 
 def transformers_library(spec: ModelSpec) -> Any:
@@ -45,16 +54,10 @@ def transformers_library(spec: ModelSpec) -> Any:
 def load_pretrained(
     kind: Any, spec: ModelSpec, options: Mapping[str, Any], *, optional: str = ""
 ) -> tuple[Any, bool]:
-    """Loads a model with all its weights.
+    """Loads a model with all its weights, and says whether it has the optional ones.
 
-    Args:
-        kind: One of transformers' automatic classes.
-        spec: Its name is the repository or folder.
-        options: Go to the model.
-        optional: Weights whose names begin so may be missing.
-
-    Returns:
-        The model, and whether it has the optional weights.
+    `kind` is one of transformers' automatic classes; weights whose names begin with `optional` may
+    be missing.
     """
     from transformers.utils import logging as output
 
@@ -107,17 +110,3 @@ def load_processor(spec: ModelSpec, config: Any, model: Any = None) -> Preproces
 def pooled(output: Any) -> Tensor:
     """The features of a tower; since version 5 transformers returns them in an object."""
     return output if isinstance(output, Tensor) else output.pooler_output
-
-
-def _classifier(spec: ModelSpec, model: Any) -> Classifier:
-    recipe = load_processor(spec, model.config, model)
-    labels = getattr(model.config, "id2label", None) or {}
-    names = tuple(str(labels[index]) for index in sorted(labels))
-    return as_classifier(
-        model,
-        spec.sized(recipe),
-        name=spec.public_name(),
-        source="huggingface",
-        # None where the classes are only numbered.
-        class_names=() if all(name.startswith("LABEL_") for name in names) else names,
-    )
