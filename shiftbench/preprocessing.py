@@ -255,20 +255,22 @@ def geometry_for(
         shift: What needs the margin, for the error.
     """
     view, inner = preprocessing.input_size, preprocessing.network_size
-    if pad not in PADS:
-        raise unknown_name("padding", pad, PADS)
-    if preprocessing.interpolation not in INTERPOLATIONS:
-        raise unknown_name("interpolation", preprocessing.interpolation, INTERPOLATIONS)
-    mode = preprocessing.crop_mode if crop_pct == "model" else "center"
-    if mode not in CROP_MODES:
-        raise unknown_name("crop mode", mode, CROP_MODES)
+    own = crop_pct == "model"
+    mode = preprocessing.crop_mode if own else "center"
+    for what, name, known in (
+        ("padding", pad, PADS),
+        ("interpolation", preprocessing.interpolation, tuple(INTERPOLATIONS)),
+        ("crop mode", mode, CROP_MODES),
+    ):
+        if name not in known:
+            raise unknown_name(what, name, known)
     if margin < 0:
         raise UsageError(f"a margin has 0 or more pixels, got {margin}")
     resize = _resize(preprocessing, crop_pct, finished)
     wider = (view - inner) // 2
+    if wider:
+        shift = f"{shift} and the wider view" if margin else "the wider view"
     if (margin or wider) and not rendered:
-        if wider:
-            shift = f"{shift} and the wider view" if margin else "the wider view"
         _require_room(inner, resize, margin + wider, pad, finished, mode, shift)
     return Geometry(
         view=view,
@@ -279,10 +281,8 @@ def geometry_for(
         crop=str(crop_pct),
         rendered=rendered,
         crop_mode=mode,
-        fill=tuple(round(255 * value) for value in preprocessing.mean)
-        if mode == "border"
-        else None,
-        crop_corner=preprocessing.crop_corner if crop_pct == "model" else "round",
+        fill=tuple(round(255 * x) for x in preprocessing.mean) if mode == "border" else None,
+        crop_corner=preprocessing.crop_corner if own else "round",
         inner=preprocessing.inner,
     )
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
 
 import click
 
@@ -21,19 +24,6 @@ def _models() -> list[Entry]:
     ]
 
 
-def _datasets() -> list[Entry]:
-    from shiftbench.data import DATA_SOURCES
-
-    return [{"name": name, "summary": DATA_SOURCES.get(name).summary} for name in DATA_SOURCES]
-
-
-def _attacks() -> list[Entry]:
-    from shiftbench.shifts import ATTACKS
-
-    attacks = [ATTACKS.get(name) for name in ATTACKS]
-    return [{"name": a.name, "step": f"{a.step} {a.unit}", "summary": a.summary} for a in attacks]
-
-
 def _metrics() -> list[Entry]:
     from shiftbench.metrics import METRICS
 
@@ -44,46 +34,43 @@ def _metrics() -> list[Entry]:
     ]
 
 
-def _remedies() -> list[Entry]:
-    from aft_models.repair import REMEDIES
+def _registered(
+    module: str, registry: str, **columns: Callable[[Any], str | bool]
+) -> Callable[[], list[Entry]]:
+    """Lists a registry: the name of each thing, and a column for each of its values."""
 
-    return [
-        {"name": remedy.name, "fine-tune": remedy.needs_finetuning, "summary": remedy.summary}
-        for remedy in REMEDIES.values()
-    ]
+    def entries() -> list[Entry]:
+        things = getattr(import_module(module), registry)
+        return [
+            {"name": name, **{c: value(things.get(name)) for c, value in columns.items()}}
+            for name in things
+        ]
 
-
-def _recipes() -> list[Entry]:
-    from aft_models.training.recipes import RECIPES
-
-    return [{"name": recipe.name, "summary": recipe.summary} for recipe in RECIPES.values()]
-
-
-def _formats() -> list[Entry]:
-    from shiftbench.report.formats import FORMATS
-
-    formats = {name: FORMATS.get(name) for name in FORMATS}
-    return [
-        {"name": name, "endings": ", ".join(form.endings), "summary": form.summary}
-        for name, form in formats.items()
-    ]
+    return entries
 
 
-def _logs() -> list[Entry]:
-    from shiftbench.logs import LOGS
-
-    return [{"name": name, "package": LOGS.get(name).package} for name in LOGS]
-
-
+SUMMARY = attrgetter("summary")
 KINDS: Mapping[str, Callable[[], Sequence[Entry]]] = {
     "models": _models,
-    "datasets": _datasets,
-    "attacks": _attacks,
+    "datasets": _registered("shiftbench.data", "DATA_SOURCES", summary=SUMMARY),
+    "attacks": _registered(
+        "shiftbench.shifts", "ATTACKS", step=lambda a: f"{a.step} {a.unit}", summary=SUMMARY
+    ),
     "metrics": _metrics,
-    "remedies": _remedies,
-    "recipes": _recipes,
-    "formats": _formats,
-    "logs": _logs,
+    "remedies": _registered(
+        "aft_models.repair",
+        "REMEDIES",
+        **{"fine-tune": attrgetter("needs_finetuning")},
+        summary=SUMMARY,
+    ),
+    "recipes": _registered("aft_models.training.recipes", "RECIPES", summary=SUMMARY),
+    "formats": _registered(
+        "shiftbench.report.formats",
+        "FORMATS",
+        endings=lambda form: ", ".join(form.endings),
+        summary=SUMMARY,
+    ),
+    "logs": _registered("shiftbench.logs", "LOGS", package=attrgetter("package")),
 }
 
 

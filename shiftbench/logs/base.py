@@ -33,24 +33,19 @@ class Sink:
     package: str  # what it needs: the module, and our extra of the same name
     open: Callable[[Path, str, Mapping[str, Any]], Log]  # folder, name of the run, what it is
 
-    def require(self) -> None:
-        """Refuses a package that is not installed, before any work is done for it."""
-        try:
-            import_module(self.package)
-        except ImportError as error:
-            raise UsageError(
-                f"--log {self.package} needs the package {self.package}: "
-                f"pip install 'shiftbench[{self.package}]'"
-            ) from error
-
 
 LOGS: Registry[Sink] = Registry("log")
 
 
 def require_logs(names: Sequence[str]) -> None:
-    """Refuses logs that are unknown or not installed."""
-    for sink in map(LOGS.get, names):
-        sink.require()
+    """Refuses logs that are unknown or not installed, before any work is done for them."""
+    for package in [LOGS.get(name).package for name in names]:
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise UsageError(
+                f"--log {package} needs the package {package}: pip install 'shiftbench[{package}]'"
+            ) from error
 
 
 @contextmanager
@@ -59,11 +54,7 @@ def open_logs(
 ) -> Iterator[Write]:
     """Opens the named logs of one run, gives what writes to all of them, and closes them.
 
-    Args:
-        names: Of `LOGS`; none: nothing is written.
-        folder: Where they may leave files.
-        name: Of the run, for people.
-        about: What is run: its settings.
+    They may leave files in `folder`; `name` is the run's, for people, and `about` its settings.
     """
     with ExitStack() as stack:
         logs: list[Log] = []

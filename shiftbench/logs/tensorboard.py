@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shiftbench.logs.base import LOGS, Log, Sink
+from shiftbench.logs.base import LOGS, Sink
 
 
 class TensorBoard:
@@ -35,8 +35,4 @@ class TensorBoard:
             self._writer.close()
 
 
-def _open(folder: Path, name: str, about: Mapping[str, Any]) -> Log:
-    return TensorBoard(folder, name, about)
-
-
-LOGS.register("tensorboard", Sink("tensorboard", _open))
+LOGS.register("tensorboard", Sink("tensorboard", TensorBoard))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftbench.errors import UsageError
-from shiftbench.logs.base import LOGS, Log, Sink
+from shiftbench.logs.base import LOGS, Sink
 
 PROJECT = "shiftbench"
 
@@ -47,8 +47,4 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-def _open(folder: Path, name: str, about: Mapping[str, Any]) -> Log:
-    return WeightsAndBiases(folder, name, about)
-
-
-LOGS.register("wandb", Sink("wandb", _open))
+LOGS.register("wandb", Sink("wandb", WeightsAndBiases))

@@ -39,10 +39,10 @@ class EpochEvaluator:
             data: What the model is scored on.
             inputs: How images become batches.
             device_config: What the model runs on.
-            every: Epochs between two measurements of accuracy; 0 for none but the last.
-            shift_every: Epochs between two measurements under shifts; 0 likewise. A recipe that
-                trains with shifted windows has its agreement measured as often as accuracy.
-            shift_images: How many images these take, balanced over the classes.
+            every: Epochs between two accuracies; 0 for none but the last. A recipe that trains with
+                shifted windows has its agreement measured as often.
+            shift_every: Epochs between two consistencies; 0 likewise.
+            shift_images: How many images shifts take, balanced over the classes.
         """
         self._device_config = device_config
         self._recipe = inputs.recipe
@@ -95,13 +95,13 @@ class EpochEvaluator:
         agree = 0
         for part in torch.split(canvases, EVALUATION_BATCH):
             center = Windows.centered(len(part), side, recipe.image_size)
-            answers = [
+            center_answer, *answers = (
                 self._predict(model, normalize(windows.cut(part), recipe.mean, recipe.std)).argmax(
                     1
                 )
                 for windows in (center, *center.around_center(3, recipe.shift, side))
-            ]
-            agree += sum(int((answer == answers[0]).sum()) for answer in answers[1:])
+            )
+            agree += sum(int((answer == center_answer).sum()) for answer in answers)
         return (agree - len(canvases)) / (8 * len(canvases))  # the center is among the nine
 
     def _predict(self, model: nn.Module, images: Tensor) -> Tensor:
