@@ -20,19 +20,8 @@ from shiftbench.scores import ScoreName
 from shiftbench_cli.main import main
 
 RUN = ("run", "-m", "xcit_pico_6_p8.scenes", "--limit", "4", "-a", "integer", "--max-shift", "1")
-TRAIN = [
-    "train",
-    "-m",
-    "xcit_pico_6_p8",
-    "-d",
-    "scenes",
-    "--recipe",
-    "cpu-scenes",
-    "--limit",
-    "12",
-    "--shift-images",
-    "6",
-]
+TRAIN = ("train", "-m", "xcit_pico_6_p8", "-d", "scenes", "--recipe", "cpu-scenes")
+TRAIN += ("--limit", "12", "--shift-images", "6")
 TINY = ("image_size=16", "canvas=20", "sizes=()", "batch_size=6", "warmup_epochs=0")
 
 

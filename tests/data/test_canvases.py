@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stored_images import save
 
 from shiftbench.data import CanvasBatch, Canvases, ImageSet, Scenes, canvas_batches, load_dataset
 from shiftbench.data.canvases import FEW, default_workers
@@ -26,33 +26,23 @@ COUNT = 11
 
 @pytest.fixture
 def data(tmp_path: Path) -> ImageSet:
-    generator = np.random.default_rng(0)
     for index in range(COUNT):
-        folder = tmp_path / str(index % 3)
-        folder.mkdir(exist_ok=True)
-        pixels = generator.integers(0, 256, (20 + index, 30, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{index:02d}.png")
+        save(tmp_path / str(index % 3) / f"{index:02d}.png", index, size=(30, 20 + index))
     return load_dataset(f"folder:{tmp_path}")
 
 
-def together(
-    batches: Iterator[CanvasBatch],
-) -> tuple[torch.Tensor, list[int], list[str], list[int]]:
+def together(batches: Iterable[CanvasBatch]) -> tuple[torch.Tensor, list[tuple[int, str, int]]]:
+    """All pixels; index, key and label of each image."""
     parts = list(batches)
-    return (
-        torch.cat([part.canvas for part in parts]),
-        torch.cat([part.labels for part in parts]).tolist(),
-        [key for part in parts for key in part.keys],
-        [index for part in parts for index in part.indices],
-    )
+    rows = [row for b in parts for row in zip(b.indices, b.keys, b.labels.tolist(), strict=True)]
+    return torch.cat([part.canvas for part in parts]), rows
 
 
 def test_batches_hold_every_image_once_in_order(data: ImageSet) -> None:
     batches = list(canvas_batches(data, GEOMETRY, batch_size=4, workers=0))
     assert [len(batch) for batch in batches] == [4, 4, 3]
-    pixels, labels, keys, indices = together(iter(batches))
-    assert indices == list(range(COUNT))
-    assert (labels, keys) == (list(data.labels), list(data.keys))
+    pixels, rows = together(batches)
+    assert rows == list(zip(range(COUNT), data.keys, data.labels, strict=True))
     assert pixels.dtype == torch.uint8
     expected = torch.stack([GEOMETRY.canvas(data[index][0]) for index in range(COUNT)])
     assert torch.equal(pixels, expected)
@@ -63,19 +53,14 @@ def test_workers_and_batch_size_change_nothing(data: ImageSet) -> None:
     here = together(canvas_batches(data, GEOMETRY, chosen, batch_size=2, workers=0))
     there = together(canvas_batches(data, GEOMETRY, chosen, batch_size=5, workers=2))
     assert torch.equal(here[0], there[0])
-    assert here[1:] == there[1:]
-    assert here[3] == chosen
+    assert here[1] == there[1]
+    assert [index for index, _, _ in here[1]] == chosen
 
 
 def test_stream_gives_parts_of_any_size(data: ImageSet) -> None:
     stream = Canvases(data, GEOMETRY, workers=0)
     parts = [stream.take(count) for count in (1, 6, 9, 2)]
-    assert [None if part is None else part.indices for part in parts] == [
-        (0,),
-        (1, 2, 3, 4, 5, 6),
-        (7, 8, 9, 10),
-        None,
-    ]
+    assert [part and part.indices for part in parts] == [(0,), (*range(1, 7),), (7, 8, 9, 10), None]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -98,11 +83,9 @@ def test_bad_images_are_an_error_or_skipped_by_name(data: ImageSet, workers: int
 def test_scenes_are_rendered_on_the_lattice_of_the_view() -> None:
     scenes = Scenes(size=6)
     geometry = Geometry(view=16, resize=18, margin=9, interpolation="bilinear", rendered=True)
-    pixels, labels, _, _ = together(
-        canvas_batches(scenes, geometry, [4, 1], batch_size=1, workers=3)
-    )
+    pixels, rows = together(canvas_batches(scenes, geometry, [4, 1], batch_size=1, workers=3))
     assert torch.equal(pixels, scenes.render([4, 1], 16, 9))
-    assert labels == [4, 1]
+    assert [label for _, _, label in rows] == [4, 1]
 
 
 class Deadly(ImageSet):
@@ -142,9 +125,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_a_killed_parent(kill: signal.Signals, tmp_path: Path) -> None:
     for index in range(40):  # more than a pipe takes, so that workers wait to hand them over
-        path = tmp_path / "0" / f"{index}.bmp"
-        path.parent.mkdir(exist_ok=True)
-        Image.new("RGB", (224, 224)).save(path)
+        save(tmp_path / "0" / f"{index}.bmp", size=(224, 224))
     words = [sys.executable, "-c", ORPHANS, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

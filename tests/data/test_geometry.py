@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import stored_images
 import torch
 from PIL import Image
 from timm.data import create_transform
@@ -21,8 +22,7 @@ def recipe(size: int = 224, interpolation: str = "bicubic", crop_pct: float = 0.
 
 
 def picture(width: int, height: int) -> Image.Image:
-    generator = np.random.default_rng(width * 1000 + height)
-    return Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8))
+    return stored_images.picture(0, (width, height))
 
 
 def test_paper_resize_is_the_same_for_every_model() -> None:
@@ -67,15 +67,8 @@ def test_own_recipes_give_the_pixels_of_timm(
 ) -> None:
     own = replace(recipe(64, crop_pct=crop_pct), crop_mode=mode)
     geometry = geometry_for(own, crop_pct="model")
-    theirs = create_transform(
-        64,
-        interpolation="bicubic",
-        mean=MEAN,
-        std=STD,
-        crop_pct=crop_pct,
-        crop_mode=mode,
-        normalize=False,
-    )
+    usual = {"interpolation": "bicubic", "mean": MEAN, "std": STD, "normalize": False}
+    theirs = create_transform(64, crop_pct=crop_pct, crop_mode=mode, **usual)
     image = picture(*size)
     assert torch.equal(geometry.canvas(image), theirs(image))
     assert Geometry(**json.loads(json.dumps(geometry.to_json()))).canvas(image).equal(theirs(image))
@@ -156,23 +149,15 @@ def test_padding_fills_only_what_is_missing(pad: str) -> None:
 
 
 def test_reflection_wider_than_the_image() -> None:
-    assert geometry_for(recipe(4), margin=9, pad="reflect").canvas(picture(5, 5)).shape == (
-        3,
-        22,
-        22,
-    )
+    canvas = geometry_for(recipe(4), margin=9, pad="reflect").canvas(picture(5, 5))
+    assert canvas.shape == (3, 22, 22)
 
 
 def test_rendered_canvas_has_every_margin() -> None:
     geometry = geometry_for(recipe(64), margin=40, rendered=True)
     assert geometry.to_json() == {
-        "view": 64,
-        "resize": 73,
-        "margin": 40,
-        "interpolation": "bicubic",
-        "pad": "none",
-        "crop": "paper",
-        "rendered": True,
+        **{"view": 64, "resize": 73, "margin": 40, "interpolation": "bicubic"},
+        **{"pad": "none", "crop": "paper", "rendered": True},
     }
     assert Geometry(**geometry.to_json()) == geometry
 

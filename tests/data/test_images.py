@@ -10,19 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from stored_images import png, shard
+from stored_images import png, save, shard
 from torchvision.datasets.folder import IMG_EXTENSIONS, pil_loader
 
 from shiftbench.data import load_dataset
 from shiftbench.data.images import ENDINGS, content_digest, read_image
 from shiftbench.errors import DataError
-
-RED = (200, 30, 40)
-
-
-def save(path: Path, color: tuple[int, int, int] = RED) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (24, 16), color).save(path)
 
 
 def test_the_same_files_are_images_as_in_torchvision() -> None:
@@ -42,8 +35,7 @@ def test_pixels_are_those_of_torchvision_and_timm(mode: str, tmp_path: Path) -> 
         image, options = image.convert("P"), {"transparency": bytes(range(256))}
     elif mode != "RGBA":
         image = image.convert(mode)
-    path = tmp_path / "0" / ("x.jpg" if mode == "CMYK" else "x.png")
-    path.parent.mkdir()
+    path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
     image.save(path, **options)  # type: ignore[arg-type]
     theirs = pil_loader(str(path))  # what timm does, too
     assert read_image(path).mode == "RGB"
@@ -60,11 +52,8 @@ def test_grays_of_any_depth_keep_their_values(kind: type, values: int, tmp_path:
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     for name, keep in (("cut.jpg", 0.5), ("cut.png", 0.5), ("empty.jpg", 0)):
-        path = tmp_path / "0" / name
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(noise).save(path)
+        path = save(tmp_path / "0" / name, size=(64, 64))
         content = path.read_bytes()
         path.write_bytes(content[: int(len(content) * keep)])
     (tmp_path / "0" / "text.jpg").write_text("hello")
@@ -102,7 +91,7 @@ def test_file_names_need_not_be_utf_8(tmp_path: Path) -> None:
     data = load_dataset(f"folder:{tmp_path}", verify=True)
     assert list(data.keys) == [r"caf\xe9/b.png", r"caf\xe9/\xff.png"]
     assert list(data.class_names) == [r"caf\xe9"]
-    assert data[1][0].size == (24, 16)
+    assert data[1][0].size == (8, 8)
     assert "".join([*data.keys, *data.class_names, data.fingerprint()]).encode()
     path = folder / os.fsdecode(b"\xff.png")
     path.write_bytes(b"")
@@ -139,7 +128,7 @@ def test_fingerprint_follows_names_labels_and_content(tmp_path: Path, rememberin
 
     seen = [fingerprint()]
     assert fingerprint() == seen[0]
-    save(folder / "0" / "b.bmp", (1, 2, 3))  # the same size, and made to look as old
+    save(folder / "0" / "b.bmp", 1)  # the same size, and made to look as old
     seen.append(fingerprint())
     (folder / "0" / "b.bmp").rename(folder / "0" / "c.bmp")
     seen.append(fingerprint())
@@ -172,8 +161,7 @@ def test_files_are_read_once_and_again_when_asked(
 
 
 def test_files_that_may_change_within_a_tick_are_not_trusted(tmp_path: Path) -> None:
-    path = tmp_path / "0" / "a.bmp"
-    save(path)
+    path = save(tmp_path / "0" / "a.bmp")
     before = content_digest([path])
     assert content_digest([path]) == before
     content = bytearray(path.read_bytes())

@@ -11,28 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stored_images import (
-    NAMED,
-    SHOWN,
-    Kept,
-    as_hub,
-    picture,
-    png,
-    save,
-    shard,
-    shown,
-    stored,
-)
+from stored_images import NAMED, SHOWN, Kept, as_hub, picture, png, save, shard, shown, stored
 from torchvision.datasets import CIFAR10, ImageFolder
 
-from shiftbench.data import (
-    ImageSet,
-    RenderedSet,
-    balanced,
-    canvas_batches,
-    load_dataset,
-    subset,
-)
+from shiftbench.data import ImageSet, RenderedSet, balanced, canvas_batches, load_dataset, subset
 from shiftbench.data.torchvision_sets import ENTRIES, Entry, torchvision_set
 from shiftbench.errors import DataError, UsageError
 from shiftbench.grid import ORIGIN

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from stored_images import save
 from torch import Tensor
 
 from shiftbench.data import load_dataset
@@ -26,14 +26,9 @@ REFERENCE = ",reference=folder:{0}"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two splits of three classes."""
-    generator = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for name in NAMES:
-            place = tmp_path / "animals" / split / name
-            place.mkdir(parents=True)
-            for i in range(4):
-                pixels = generator.integers(0, 256, (40, 48, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(place / f"{i}.png")
+    places = product(("train", "val"), NAMES, range(4))
+    for value, (split, name, i) in enumerate(places):
+        save(tmp_path / "animals" / split / name / f"{i}.png", value, size=(48, 40))
     return tmp_path / "animals"
 
 
@@ -60,10 +55,10 @@ def slow_votes(
     return votes
 
 
-@pytest.mark.parametrize(("k", "temperature"), [(20, 0.07), (5, 0.07), (12, 1.0)])
+@pytest.mark.parametrize(("k", "temperature"), [(12, 0.07), (5, 0.07), (12, 1.0)])
 def test_logits_are_log_votes(k: int, temperature: float, folder: Path) -> None:
     data = f"folder:{folder}"
-    options = f",reference={data},k={min(k, 12)},temperature={temperature}"
+    options = f",reference={data},k={k},temperature={temperature}"
     names = ("cat", "ant", "bee")  # as the data number them
     model = load_model(f"knn:{BACKBONE}{options}", class_names=names)
     assert (model.class_names, model.num_classes, model.source) == (names, 3, "knn")
@@ -71,7 +66,7 @@ def test_logits_are_log_votes(k: int, temperature: float, folder: Path) -> None:
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         logits = model(images)
-        slow = slow_votes(model, images, data, min(k, 12), temperature, names)
+        slow = slow_votes(model, images, data, k, temperature, names)
     for row, votes in zip(logits, slow, strict=True):
         shares = torch.tensor([votes[name] for name in names])
         torch.testing.assert_close(row.softmax(0), shares / shares.sum(), rtol=1e-4, atol=1e-6)
@@ -194,15 +189,9 @@ def test_weights_of_a_backbone_come_from_a_file(folder: Path, tmp_path: Path) ->
         load_model(f"knn:{BACKBONE},reference=folder:{folder}", checkpoint=tmp_path / "w.pth")
 
 
-def test_classifiers_are_backbones_too(folder: Path) -> None:
-    model = load_model(f"knn:tv:squeezenet1_1,pretrained=false,reference=folder:{folder},k=3")
-    assert model.features(torch.randn(2, 3, 64, 64)).shape == (2, 512)
-
-
 def test_two_classes_of_one_name_stay_two(tmp_path: Path) -> None:
     for wnid in ("n02012849", "n03126707"):  # crane, the bird, and crane, the machine
-        (tmp_path / "train" / wnid).mkdir(parents=True)
-        Image.new("RGB", (32, 32)).save(tmp_path / "train" / wnid / "x.png")
+        save(tmp_path / "train" / wnid / "x.png")
     names = load_dataset(f"imagenet:{tmp_path}", split="train").class_names
     model = load_model(f"knn:{BACKBONE},reference=imagenet:{tmp_path},k=1", class_names=names)
     assert model.network.get_buffer("labels").tolist() == [134, 517]

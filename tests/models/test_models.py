@@ -110,43 +110,6 @@ def test_torchvision_weights_are_named(tmp_path: Path) -> None:
             assert recipe.interpolation == "bilinear"
 
 
-def test_transformers_folder(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.CvtConfig(
-        num_labels=7, embed_dim=[8, 8, 8], depth=[1, 2, 3], num_heads=[1, 1, 1]
-    )
-    torch.manual_seed(0)
-    model = transformers.CvtForImageClassification(config).eval()
-    folder = tmp_path / "cvt"
-    model.save_pretrained(folder)
-    transformers.ConvNextImageProcessor(
-        size={"shortest_edge": 64}, crop_pct=0.9, image_mean=[0.1, 0.2, 0.3], resample=2
-    ).save_pretrained(folder)
-    loaded = load_model(f"hf:{folder}")
-    assert loaded.name == "hf:cvt"  # no local path in records
-    assert (loaded.source, loaded.num_classes) == ("huggingface", 7)
-    assert loaded.preprocessing.input_size == 64
-    assert loaded.preprocessing.mean == (0.1, 0.2, 0.3)
-    assert loaded.preprocessing.interpolation == "bilinear"
-    images = torch.randn(2, 3, 64, 64)
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(images), model(images).logits)
-
-
-def test_transformers_model_without_a_trained_head_is_refused(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-        image_size=32,
-    )
-    transformers.ViTModel(config).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="no trained weights for classifier"):
-        load_model(f"hf:{tmp_path}")
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -206,15 +169,6 @@ def test_mistaken_names_are_usage_errors(name: str, words: str) -> None:
         load_model(name)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_bundled_model_with_random_weights_or_a_checkpoint(tmp_path: Path) -> None:
-    name = "xcit_pico_6_p8_af"
-    loaded = load_model(f"{name},pretrained=false,num_classes=4")
-    assert (loaded.source, loaded.num_classes) == ("bundled", 4)
-    torch.save(timm.create_model(name, num_classes=4).state_dict(), tmp_path / "w.pth")
-    other = load_model(f"{name},num_classes=4", checkpoint=tmp_path / "w.pth")
-    assert other.digest != loaded.digest
 
 
 def test_listing_does_not_wait_for_torch() -> None:

@@ -173,6 +173,7 @@ def test_a_model_that_wants_blue_first_gets_it(tmp_path: Path) -> None:
     }
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     loaded = load_model(f"hf:{tmp_path}")
+    assert (loaded.name, loaded.source) == (f"hf:{tmp_path.name}", "huggingface")  # no local path
     recipe = loaded.preprocessing
     assert (recipe.mean, recipe.std, recipe.input_size) == ((0.0,) * 3, (1.0,) * 3, 64)
     assert loaded.class_names == ("cat", "dog", "emu")

@@ -14,21 +14,10 @@ from aft_models.errors import AftModelsError
 from aft_models.preprocessing import Preprocessing
 from aft_models.training.augment import Windows
 from aft_models.training.data import LoaderBatches, MemoryBatches
-from aft_models.training.device import Processes
 from aft_models.training.recipe import Recipe, override
 from aft_models.training.recipes import get_recipe
-from aft_models.training.steady import SteadyLoss, symmetric_divergence
+from aft_models.training.steady import SteadyLoss
 from shiftbench.data import Scenes
-
-
-def test_identical_views_have_no_divergence() -> None:
-    logits = torch.randn(5, 7).log_softmax(1)
-    assert torch.equal(symmetric_divergence(logits, logits), torch.zeros(5))
-    model = TinyNet().eval()
-    view = torch.randn(4, 3, 16, 16)
-    loss = SteadyLoss(STEADY, model, None)
-    _, term = loss(model, torch.stack([view, view]), torch.zeros(4, dtype=torch.long))
-    assert term == 0
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -125,18 +114,9 @@ def test_the_term_brings_predictions_together(tmp_path: Path) -> None:
         recipe = dataclasses.replace(
             STEADY, consistency=consistency, epochs=25, lr=1e-2, ema_decay=0.0
         )
-        torch.manual_seed(3)
-        return run(tmp_path / str(consistency), recipe, model=TinyNet()).rows[-1][
-            "consistency_loss"
-        ]
+        return run(tmp_path / str(consistency), recipe).rows[-1]["consistency_loss"]
 
     assert term_after(30.0) < term_after(0.0)
-
-
-def test_the_recipe_gets_its_canvas_from_the_model() -> None:
-    recipe = get_recipe("steady").for_input(Preprocessing(96))
-    assert (recipe.canvas, recipe.image_size) == (110, 96)
-    assert recipe.crop_pct == 96 / 110
 
 
 @pytest.mark.parametrize(
@@ -155,13 +135,3 @@ def test_the_recipe_gets_its_canvas_from_the_model() -> None:
 def test_fields_that_do_not_go_together_are_refused(changes: list[str], complaint: str) -> None:
     with pytest.raises(AftModelsError, match=complaint):
         override(get_recipe("steady"), changes).for_input(Preprocessing(96))
-
-
-def test_processes_share_the_views_of_an_update() -> None:
-    data = scenes(32)
-    whole = next(MemoryBatches(data, STEADY).epoch(1))[0]
-    shares = [
-        next(MemoryBatches(data, STEADY, processes=Processes(rank, 2)).epoch(1))[0]
-        for rank in range(2)
-    ]
-    assert torch.equal(torch.cat(shares, 1), whole)

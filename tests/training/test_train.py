@@ -6,11 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
+from stored_images import save
 
 import shiftbench
 from shiftbench.errors import ShiftbenchError, UsageError
@@ -35,12 +34,10 @@ FEW: dict[str, Any] = {"workers": 0, "device": "cpu", "shift_images": 6, "shift_
 def place(tmp_path: Path) -> Path:
     """A network in a file, and photographs: in classes, and without any."""
     (tmp_path / "net.py").write_text(NET)
-    draw = np.random.default_rng(0)
     for folder in ("photos/train/a", "photos/train/b", "photos/train/c", "loose"):
-        (tmp_path / folder).mkdir(parents=True)
         for index in range(8):
-            pixels = draw.integers(0, 255, (40, 40, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / folder / f"{index}.png")
+            value = 8 * ord(folder[-1]) + index
+            save(tmp_path / folder / f"{index}.png", value, size=(40, 40))
     return tmp_path
 
 
@@ -61,17 +58,9 @@ def trained(place: Path) -> Path:
 def test_python_does_what_the_command_does(place: Path) -> None:
     lines: list[str] = []
     seen = []
-    result = train(
-        place,
-        f"folder:{place}/photos",
-        "steady",
-        "epochs=1",
-        "shift=1",
-        "zoom=1,1",
-        split="train",
-        progress=seen.append,
-        notice=lines.append,
-    )
+    told: Any = {"progress": seen.append, "notice": lines.append}
+    changes = ("epochs=1", "shift=1", "zoom=1,1")
+    result = train(place, f"folder:{place}/photos", "steady", *changes, split="train", **told)
     assert {"accuracy", "agreement_crop"} <= result.scores.keys()
     assert result.scores["agreement_crop"].n == 6
     for name, score in result.scores.items():
