@@ -39,52 +39,33 @@ def write(
     batch: int | str = "batch",
     side: int | str = 16,
     channels_last: bool = False,
-    dtype: int = onnx.TensorProto.FLOAT,
-    inputs: int = 1,
+    kind: str = "float",
+    more: str = "",
     channels: int = 3,
     flatten: bool = True,
     external: bool = False,
 ) -> Path:
     """Writes the network in one of the forms that exporters choose."""
-    helper = onnx.helper
-    kind = helper.tensor_dtype_to_np_dtype(dtype)
-    shape = [batch, side, side, 3] if channels_last else [batch, channels, side, side]
-    nodes = []
-    if dtype == onnx.TensorProto.UINT8:
-        kind = np.dtype(np.float32)
-        nodes.append(helper.make_node("Cast", ["images"], ["cast"], to=onnx.TensorProto.FLOAT))
-    if channels_last:
-        nodes.append(helper.make_node("Transpose", ["images"], ["first"], perm=[0, 3, 1, 2]))
-    source = "first" if channels_last else "cast" if nodes else "images"
-    nodes.append(helper.make_node("Conv", [source, "weights", "bias"], ["maps"]))
-    nodes.append(helper.make_node("Relu", ["maps"], ["active"]))
-    nodes.append(helper.make_node("GlobalAveragePool", ["active"], ["pooled"]))
-    last = "pooled"
-    if flatten:
-        nodes.append(helper.make_node("Flatten", ["pooled"], ["flat"], axis=1))
-        last = "flat"
-    out = [batch, CLASSES] if flatten else [batch, CLASSES, 1, 1]
-    entries = [helper.make_tensor_value_info("images", dtype, shape)]
-    entries += [helper.make_tensor_value_info(f"more{i}", dtype, [1]) for i in range(1, inputs)]
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        entries,
-        [helper.make_tensor_value_info(last, helper.np_dtype_to_tensor_dtype(kind), out)],
-        [
-            onnx.numpy_helper.from_array(WEIGHTS[:, :channels].astype(kind), "weights"),
-            onnx.numpy_helper.from_array(BIAS.astype(kind), "bias"),
-        ],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    onnx.save_model(
-        model,
-        str(path),
-        save_as_external_data=external,
-        location=f"{path.name}.data" if external else None,
-        size_threshold=0,
-    )
+    inner = "float" if kind == "uint8" else kind
+    sides = f"{side},{side},3" if channels_last else f"{channels},{side},{side}"
+    first = "Transpose <perm = [0, 3, 1, 2]>" if channels_last else "Identity"
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        net ({kind}[{batch},{sides}] images{more}) =>
+            ({inner}[{batch},{CLASSES}{"" if flatten else ",1,1"}] logits)
+        {{
+            first = {"Cast <to = 1>" if kind == "uint8" else first} (images)
+            maps = Conv (first, weights, bias)
+            active = Relu (maps)
+            pooled = GlobalAveragePool (active)
+            logits = {"Flatten <axis = 1>" if flatten else "Identity"} (pooled)
+        }}""")
+    numbers = np.float16 if kind == "float16" else np.float32
+    for name, value in (("weights", WEIGHTS[:, :channels]), ("bias", BIAS)):
+        tensor = onnx.numpy_helper.from_array(value.astype(numbers), name)
+        model.graph.initializer.append(tensor)
+    data = {"location": f"{path.name}.data", "size_threshold": 0} if external else {}
+    onnx.save_model(model, str(path), save_as_external_data=external, **data)
     return path
 
 
@@ -107,10 +88,10 @@ def test_batches_and_layouts(
 
 def test_half_precision_and_bytes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     images = torch.randn(2, 3, 16, 16)
-    path = write(tmp_path / "half.onnx", dtype=onnx.TensorProto.FLOAT16)
+    path = write(tmp_path / "half.onnx", kind="float16")
     answers = load_model(f"{path},mean=0.5,std=0.5")(images)
     torch.testing.assert_close(answers, expected(images), rtol=2e-2, atol=2e-2)
-    path = write(tmp_path / "net.onnx", dtype=onnx.TensorProto.UINT8)
+    path = write(tmp_path / "net.onnx", kind="uint8")
     loaded = load_model(str(path))
     assert (loaded.name, caplog.text) == ("onnx:net.onnx", "")
     pixels = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
@@ -158,7 +139,13 @@ def test_digest_is_that_of_the_files(external: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "options", "card", "kind", "words"),
     [
-        ({"inputs": 2}, "", None, ModelError, "expected one input, images, in net.onnx, got 2"),
+        (
+            {"more": ", float[1] size"},
+            "",
+            None,
+            ModelError,
+            "expected one input, images, in net.onnx, got 2",
+        ),
         ({"flatten": False}, "", None, ModelError, "expected logits, (batch, classes)"),
         ({"channels": 1}, "", None, ModelError, "got tensor(float) of shape (batch, 1, 16, 16)"),
         ({"side": 16}, ",input_size=24", None, UsageError, "takes images of 16 pixels, and 24"),
@@ -174,13 +161,7 @@ def test_digest_is_that_of_the_files(external: bool, tmp_path: Path) -> None:
             ModelError,
             "names 1 classes, and net.onnx answers with 4",
         ),
-        (
-            {"dtype": onnx.TensorProto.FLOAT, "side": 3},
-            "",
-            None,
-            ModelError,
-            "fails on images of 3 x 3",
-        ),
+        ({"side": 3}, "", None, ModelError, "fails on images of 3 x 3"),
     ],
 )
 def test_mistakes_are_one_sentence(
