@@ -123,7 +123,7 @@ def _over_nodes(field: Tensor) -> Tensor:
 
 
 def _take(world: World, rows: NDArray[np.intp]) -> World:
-    ripples = Ripples(*(getattr(world.ripples, f.name)[rows] for f in fields(Ripples)))
+    ripples = Ripples(*(part[rows] for part in world.ripples))
     rest = {f.name: getattr(world, f.name)[rows] for f in fields(World) if f.name != "ripples"}
     return World(**rest, ripples=ripples)
 

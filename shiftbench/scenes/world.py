@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,8 +127,7 @@ CLASSES: list[tuple[str, str]] = [(weave, outline) for outline in OUTLINES for w
 CLASS_NAMES: list[str] = [f"{weave} {outline}" for weave, outline in CLASSES]
 
 
-@dataclass(frozen=True)
-class Ripples:
+class Ripples(NamedTuple):
     """Gaussian-windowed plane waves, added up: texture (endless windows) and distractors."""
 
     center: Floats  # (B, K, 2), y then x
@@ -195,13 +194,8 @@ def _distractors(draws: Draws, count: int) -> Ripples:
 def draw_world(seed: int, split: str, indices: Sequence[int]) -> World:
     """The scenes with these indices; each depends on (seed, split, its index) alone."""
     draws = Draws(seed, split, indices)
-    parts = [_texture(draws, 10), _distractors(draws, 6)]
-    ripples = Ripples(
-        *(
-            np.concatenate([getattr(part, field) for part in parts], axis=1)
-            for field in Ripples.__dataclass_fields__
-        )
-    )
+    parts = zip(_texture(draws, 10), _distractors(draws, 6), strict=True)
+    ripples = Ripples(*(np.concatenate(both, axis=1) for both in parts))
     contrast = draws.uniform(0.1, 0.3, 1) * np.where(draws.uniform(0, 1, 1) < 0.5, -1, 1)
     label = np.asarray(indices, dtype=np.int64) % len(CLASSES)
     concentric = np.array([weave == "ringed" for weave, _ in CLASSES])[label]
