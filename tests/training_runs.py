@@ -73,7 +73,6 @@ def run(
     name: str = "tiny",
     evaluate: Evaluate | None = None,
     processes: Processes | None = None,
-    data: Data = DATA,
     resume: bool = True,
 ) -> Outcome:
     """Trains the tiny network on a few scenes."""
@@ -83,7 +82,7 @@ def run(
     return train(
         model,
         batches or MemoryBatches(scenes(), recipe, processes=processes),
-        identity=Identity(name, recipe, seed=0, classes=12, data=data),
+        identity=Identity(name, recipe, seed=0, classes=12, data=DATA),
         folder=folder,
         processes=processes,
         evaluate=evaluate,

@@ -14,6 +14,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+import aft_models
 import shiftbench.data
 import shiftbench.models.sources
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
@@ -72,6 +73,32 @@ def test_class_names_come_with_the_weights() -> None:
     assert loaded.class_names[3] == "cat"
     assert loaded.preprocessing.canvas == 37
     assert load_model(TINY).class_names == ()
+
+
+def test_a_repaired_model_has_its_own_name_and_digest_and_the_same_weights() -> None:
+    plain, repaired = load_model(TINY), load_model(f"{TINY}+circular+aps")
+    assert repaired.name == f"{TINY}+circular+aps"
+    assert repaired.digest != plain.digest
+    assert repaired.parameters == plain.parameters
+    ours, theirs = plain.module.state_dict(), repaired.module.state_dict()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    image = torch.rand(1, 3, 64, 64)
+    for dy, dx in ((1, 0), (3, 5)):
+        moved = repaired(image.roll((dy, dx), (-2, -1)))
+        torch.testing.assert_close(moved, repaired(image), rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(plain(image.roll(1, -1)), plain(image), rtol=1e-3, atol=1e-4)
+
+
+def test_learned_remedies_need_their_weights(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="learned parameters that no weights fill"):
+        load_model(f"{TINY}+lps")
+    network = load_model(TINY).network
+    trained = aft_models.repair(network, "lps", image=torch.zeros(1, 3, 64, 64))
+    state = {key: value.clone().add_(1) for key, value in trained.state_dict().items()}
+    torch.save(state, tmp_path / "lps.pth")
+    loaded = load_model("timm:resnet10t,num_classes=4+lps", checkpoint=tmp_path / "lps.pth")
+    kept = loaded.network.state_dict()
+    assert all(torch.equal(kept[key], value) for key, value in state.items())
 
 
 @pytest.mark.parametrize(("name", "size"), [("googlenet", 224), ("inception_v3", 299)])
@@ -162,6 +189,10 @@ def test_digest_follows_the_weights() -> None:
         ("xcit_nano_12_p16_aff", "Did you mean"),
         ("xcit_nano_12_p16_af", "pretrained=false"),
         (" ", "cannot be empty"),
+        (f"{TINY}+blurpol", "unknown remedy 'blurpol'. Did you mean 'blurpool'"),
+        (f"{TINY}+aps+af", "contradict each other"),
+        (f"{TINY}+blurpool:99", "2 to 7"),
+        ("timm:vit_tiny_patch16_224,pretrained=false,depth=1+circular", "nothing to change"),
     ],
 )
 def test_mistaken_names_are_usage_errors(name: str, words: str) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from aft_models import PRESETS, create_xcit
 from aft_models.errors import AftModelsError
+from aft_models.preprocessing import Preprocessing
 from aft_models.training.optimizer import make_optimizer, make_scheduler
 from aft_models.training.recipe import Recipe, override
 from aft_models.training.recipes import RECIPES, get_recipe
@@ -93,16 +94,21 @@ def _text(value: object) -> str:
         ("interpolation=cubic", "interpolation must be one of nearest, bilinear, bicubic"),
         ("mean=0.5,0.5", r"mean must be three numbers, or \(\), got \(0.5, 0.5\)"),
         ("decay_temperatures=1", "decay_temperatures takes true or false, got '1'"),
+        ("steady canvas=100", "canvas must be `shift` 6 px or more larger than the windows"),
+        ("steady shift=20", "canvas must be `shift` 20 px or more larger"),
+        ("steady shift=0", "consistency must be 0 where shift is 0"),
+        ("steady unlabeled=true", "teacher must be at least 1 without labels"),
+        ("steady teacher=3 consistency=0", "consistency must be above 0 with a teacher"),
+        ("steady worst_of=0", "worst_of must be at least 1"),
+        ("steady mixup=0.5", "mixup must be off with `shift`"),
+        ("steady lr=0", "lr must be above 0 with `shift`"),
+        ("cpu-scene epochs=1", "Did you mean 'cpu-scenes'"),
     ],
 )
 def test_a_wrong_override_says_what_is_wrong(text: str, complaint: str) -> None:
+    *name, changes = text.split(" ", 1)
     with pytest.raises(AftModelsError, match=complaint):
-        override(get_recipe("cpu-cifar10"), [text])
-
-
-def test_an_unknown_recipe_names_a_close_one() -> None:
-    with pytest.raises(AftModelsError, match="Did you mean 'cpu-scenes'"):
-        get_recipe("cpu-scene")
+        override(get_recipe(*name or ["cpu-cifar10"]), changes.split()).for_input(Preprocessing(96))
 
 
 def test_sizes_share_the_epochs_equally() -> None:

@@ -10,12 +10,9 @@ import torch
 from torch import Tensor, nn
 from training_runs import OPTIONS, STEADY, TinyNet, run, scenes
 
-from aft_models.errors import AftModelsError
-from aft_models.preprocessing import Preprocessing
 from aft_models.training.augment import Windows
 from aft_models.training.data import LoaderBatches, MemoryBatches
-from aft_models.training.recipe import Recipe, override
-from aft_models.training.recipes import get_recipe
+from aft_models.training.recipe import Recipe
 from aft_models.training.steady import SteadyLoss
 from shiftbench.data import Scenes
 
@@ -117,21 +114,3 @@ def test_the_term_brings_predictions_together(tmp_path: Path) -> None:
         return run(tmp_path / str(consistency), recipe).rows[-1]["consistency_loss"]
 
     assert term_after(30.0) < term_after(0.0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        (["canvas=100"], "canvas must be `shift` 6 px or more larger than the windows"),
-        (["shift=20"], "canvas must be `shift` 20 px or more larger"),
-        (["shift=0"], "consistency must be 0 where shift is 0"),
-        (["unlabeled=true"], "teacher must be at least 1 without labels"),
-        (["teacher=3", "consistency=0"], "consistency must be above 0 with a teacher"),
-        (["worst_of=0"], "worst_of must be at least 1"),
-        (["mixup=0.5"], "mixup must be off with `shift`"),
-        (["lr=0"], "lr must be above 0 with `shift`"),
-    ],
-)
-def test_fields_that_do_not_go_together_are_refused(changes: list[str], complaint: str) -> None:
-    with pytest.raises(AftModelsError, match=complaint):
-        override(get_recipe("steady"), changes).for_input(Preprocessing(96))
