@@ -23,8 +23,8 @@ from shiftbench.logs import LOGS, Sink
 from shiftbench.metrics.base import METRICS, NEAR_TIE_COLUMN, PASSES, ImageBatch, Metric, column
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import SOURCES as MODEL_SOURCES
-from shiftbench.models.source import ModelEntry
+from shiftbench.models.sources import SOURCES as MODEL_SOURCES
+from shiftbench.models.sources import ModelEntry
 from shiftbench.report.formats import FORMATS, Format
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS, SHIFTS, Attack, Scene, Shift, Views

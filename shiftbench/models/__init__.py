@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from shiftbench.models.names import ModelSpec, parse_model, parse_models
-from shiftbench.models.source import SOURCES, ModelEntry, default_models, list_models
+from shiftbench.models.sources import SOURCES, ModelEntry, default_models, list_models
 
 if TYPE_CHECKING:
     from shiftbench.models.classifier import Classifier, as_classifier

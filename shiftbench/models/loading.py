@@ -20,7 +20,7 @@ from shiftbench.identity import plugin_parts
 from shiftbench.models.checkpoint import Weights, load_state, read_weights
 from shiftbench.models.classifier import Classifier, as_classifier, logits_of
 from shiftbench.models.names import EXPORTED, ModelSpec, parse_model
-from shiftbench.models.source import SOURCES, building
+from shiftbench.models.sources import SOURCES, building
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shiftbench.errors import UsageError
 from shiftbench.files import file_safe
-from shiftbench.models.source import SOURCES
+from shiftbench.models.sources import SOURCES
 from shiftbench.registry import unknown_name
 
 if TYPE_CHECKING:

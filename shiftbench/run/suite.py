@@ -30,7 +30,7 @@ from shiftbench.errors import ShiftbenchError, UsageError, first_line
 from shiftbench.files import file_safe
 from shiftbench.models import Classifier, load_model
 from shiftbench.models.names import ModelSpec, parse_model
-from shiftbench.models.source import SOURCES
+from shiftbench.models.sources import SOURCES
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import Engine, choose_device
 from shiftbench.run.job import Settings, make_job

@@ -252,7 +252,7 @@ def test_a_data_set_has_its_own_trio_by_default(data: str, size: str) -> None:
 def test_what_a_source_does_not_have_is_one_sentence(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shiftbench.models.source._has_address", lambda url: False)
+    monkeypatch.setattr("shiftbench.models.sources._has_address", lambda url: False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
     name = {
         "bundled": "nothing",

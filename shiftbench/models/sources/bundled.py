@@ -12,7 +12,7 @@ from aft_models.weights import list_weights, load_weights, weights_card
 from shiftbench.errors import UsageError
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import ModelEntry, building
+from shiftbench.models.sources import ModelEntry, building
 from shiftbench.models.sources.timm import timm_preprocessing
 from shiftbench.preprocessing import card_preprocessing
 from shiftbench.registry import unknown_name

@@ -11,7 +11,7 @@ from torch import Tensor
 from shiftbench.errors import ModelError
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import building
+from shiftbench.models.sources import building
 from shiftbench.models.transforms import learn
 from shiftbench.preprocessing import Preprocessing, square
 

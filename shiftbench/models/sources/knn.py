@@ -26,7 +26,7 @@ from shiftbench.files import cache_folder, write_atomic
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.loading import load_model, repaired
 from shiftbench.models.names import ModelSpec, parse_model
-from shiftbench.models.source import building
+from shiftbench.models.sources import building
 from shiftbench.models.sources.hf import (
     load_pretrained,
     load_processor,

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import building
+from shiftbench.models.sources import building
 from shiftbench.preprocessing import (
     FIELDS,
     Preprocessing,

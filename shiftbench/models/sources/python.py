@@ -19,7 +19,7 @@ from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.identity import local_names, source_parts
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import building
+from shiftbench.models.sources import building
 from shiftbench.models.sources.timm import timm_preprocessing
 from shiftbench.models.transforms import preprocessing_for
 from shiftbench.registry import unknown_name

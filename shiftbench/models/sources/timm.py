@@ -12,7 +12,7 @@ from torch import nn
 from shiftbench.errors import UsageError
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import ModelEntry, building
+from shiftbench.models.sources import ModelEntry, building
 from shiftbench.preprocessing import Preprocessing, square
 from shiftbench.registry import unknown_name
 

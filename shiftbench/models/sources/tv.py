@@ -14,7 +14,7 @@ from torchvision.models import get_model, get_model_weights, list_models
 
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import ModelEntry, building
+from shiftbench.models.sources import ModelEntry, building
 from shiftbench.preprocessing import Preprocessing, square
 from shiftbench.registry import unknown_name
 

@@ -22,7 +22,7 @@ from aft_models.weights import state_dict_digest
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
-from shiftbench.models.source import building
+from shiftbench.models.sources import building
 from shiftbench.models.sources.hf import (
     load_pretrained,
     load_processor,
