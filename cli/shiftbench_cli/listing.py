@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
@@ -18,10 +19,7 @@ Entry = Mapping[str, str | bool]  # one line: its `name`, and what else there is
 def _models() -> list[Entry]:
     from shiftbench.models import list_models
 
-    return [
-        {"name": entry.name, "source": entry.source, "weights": entry.weights}
-        for entry in list_models()
-    ]
+    return [asdict(entry) for entry in list_models()]
 
 
 def _metrics() -> list[Entry]:
