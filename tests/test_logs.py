@@ -14,8 +14,7 @@ from sample_records import make_record, spread
 
 from shiftbench.errors import UsageError
 from shiftbench.logs import LOGS, open_logs
-from shiftbench.records.log import log_record
-from shiftbench.records.record import read_records
+from shiftbench.records.record import log_record, read_records
 from shiftbench.scores import ScoreName
 from shiftbench_cli.main import main
 

@@ -117,7 +117,6 @@ def _p_value(p: float) -> str:
 
 def print_comparison(comparison: Comparison) -> None:
     """Prints two models side by side to stdout, differences in points."""
-    from shiftbench.records.comparable import data_label
     from shiftbench.report.table import Column
 
     console = stdout()
@@ -148,7 +147,7 @@ def print_comparison(comparison: Comparison) -> None:
     )
     if any(compared.bound for compared in comparison.scores):
         caption += " ≤: upper bounds from sampled searches; their difference is not exact."
-    console.print(Text(data_label(comparison.first), style="bold"), soft_wrap=True)
+    console.print(Text(str(comparison.first.data), style="bold"), soft_wrap=True)
     console.print(Text(f"first:  {comparison.first.model.name}"), soft_wrap=True)
     console.print(Text(f"second: {comparison.second.model.name}"), soft_wrap=True)
     print_table(columns, rows, caption=caption, numeric=columns[1:])

@@ -15,8 +15,7 @@ from shiftbench.errors import UsageError
 from shiftbench.models import default_models, parse_models
 from shiftbench.models.names import require_one_model
 from shiftbench.records.choose import RUNS
-from shiftbench.records.log import log_record
-from shiftbench.records.record import Record, read_record, record_folder
+from shiftbench.records.record import Record, log_record, read_record, record_folder
 from shiftbench.run.distributed import Group, Shard
 from shiftbench.run.engine import AUTO, ENGINES, PRECISIONS
 from shiftbench.run.job import Settings

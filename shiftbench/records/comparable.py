@@ -22,31 +22,23 @@ class RecordGroup:
     records: tuple[Record, ...]
 
 
+# Conditions that a label names only where a record differs from this.
+USUAL = {"crop": "paper", "pad": "none", "precision": "fp32", "engine": "torch"}
+
+
 def conditions(record: Record) -> dict[str, str]:
     """What must agree before any score of two records is compared, by name, as words."""
-    geometry = record.data.geometry
+    data, info = record.data, record.metric_of(ACCURACY)
+    measured = "" if info is None else info.digest
+    own = {**USUAL, **data.geometry, **record.settings}
+    if own["engine"] == "onnx":  # it was checked against PyTorch before it ran
+        own["engine"] = "torch"
     return {
-        "data": record.data.name,
-        "split": record.data.split,
-        "images": _images(record),
-        "crop": str(geometry.get("crop", "paper")),
-        "pad": str(geometry.get("pad", "none")),
-        "precision": str(record.settings.get("precision", "fp32")),
-        "engine": _engine(record),
+        "data": data.name,
+        "split": data.split,
+        "images": f"{data.images:,} ({data.fingerprint[:8]}/{measured[:8]})",
+        **{key: str(own[key]) for key in USUAL},
     }
-
-
-def _engine(record: Record) -> str:
-    """What ran the forward pass; ONNX Runtime was checked against PyTorch before it did."""
-    engine = str(record.settings.get("engine", "torch"))
-    return "torch" if engine == "onnx" else engine
-
-
-def _images(record: Record) -> str:
-    """Count and a digest: of the files, and of which of them were measured."""
-    info = record.metric_of(ACCURACY)
-    chosen = info.digest if info is not None else ""
-    return f"{record.data.images:,} ({record.data.fingerprint[:8]}/{chosen[:8]})"
 
 
 def why_not(
@@ -69,16 +61,11 @@ def why_not(
         lacking = first if a is None else second
         return [*reasons, f"{lacking.model.name} has no {name.stem}"]
     if a.images_of(name) != b.images_of(name):
-        counts = [_count(record, name) for record in (first, second)]
-        reasons.append(f"{name} is of different images ({counts[0]:,} and {counts[1]:,})")
+        counts = " and ".join(f"{r.scores[name].n:,}" for r in (first, second))
+        reasons.append(f"{name} is of different images ({counts})")
     if images_only:
         return reasons
     return reasons + _differences(_metric_conditions(a), _metric_conditions(b))
-
-
-def _count(record: Record, name: ScoreName) -> int:
-    score = record.scores.at(name, name.radius)
-    return 0 if score is None else score.n
 
 
 def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
@@ -124,7 +111,7 @@ def group_records(records: Sequence[Record]) -> list[RecordGroup]:
     for record in records:
         alike.setdefault(tuple(conditions(record).values()), []).append(record)
     groups = []
-    for members in sorted(alike.values(), key=lambda group: data_label(group[0])):
+    for members in sorted(alike.values(), key=lambda group: str(group[0].data)):
         rivals = [g[0] for g in alike.values() if g[0].data.name == members[0].data.name]
         groups.append(RecordGroup(_label(members[0], rivals), tuple(members)))
     return groups
@@ -133,21 +120,12 @@ def group_records(records: Sequence[Record]) -> list[RecordGroup]:
 def _label(record: Record, rivals: Sequence[Record]) -> str:
     """The data, and the conditions in which groups of the same data differ."""
     own = conditions(record)
-    telling = [
-        key
-        for key in ("crop", "pad", "precision", "engine")
-        if len({conditions(rival)[key] for rival in rivals}) > 1 or (key, own[key]) not in USUAL
+    others = [(str(rival.data), conditions(rival)) for rival in rivals]
+    words = [
+        f"{key} {own[key]}"
+        for key, usual in USUAL.items()
+        if own[key] != usual or any(other[key] != own[key] for _, other in others)
     ]
-    words = [f"{key} {own[key]}" for key in telling]
-    same = [rival for rival in rivals if data_label(rival) == data_label(record)]
-    if len({_images(rival) for rival in same}) > 1:
-        words.append(f"images {_images(record)}")
-    return ", ".join([data_label(record), *words])
-
-
-USUAL = {("crop", "paper"), ("pad", "none"), ("precision", "fp32"), ("engine", "torch")}
-
-
-def data_label(record: Record) -> str:
-    """The images of a record in a few words: `cifar10 test, 10,000 images`."""
-    return f"{record.data.name} {record.data.split}, {record.data.images:,} images"
+    if any(d == str(record.data) and o["images"] != own["images"] for d, o in others):
+        words.append(f"images {own['images']}")
+    return ", ".join([str(record.data), *words])

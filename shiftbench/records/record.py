@@ -24,6 +24,7 @@ from shiftbench.errors import RecordError
 from shiftbench.files import file_safe, write_atomic
 from shiftbench.grid import Offset
 from shiftbench.identity import plugin_parts
+from shiftbench.logs import open_logs
 from shiftbench.metrics.base import KEY as KEY
 from shiftbench.metrics.base import Metric, kind_of, load_metric
 from shiftbench.scores import ScoreName, Scores
@@ -82,6 +83,9 @@ class DataInfo:
     skipped: int = 0  # unreadable files left out because the user allowed it
     classes: tuple[str, ...] = ()  # what each class is called, by index; empty where unknown
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.split}, {self.images:,} images"
+
     def class_name(self, index: int) -> str:
         """What people call a class: its name, or its index where that is all there is."""
         return self.classes[index] if 0 <= index < len(self.classes) else str(index)
@@ -113,23 +117,6 @@ class MetricInfo:
 
 
 @dataclass(frozen=True)
-class OffsetScore:
-    """Accuracy at one offset of a grid that was evaluated in full."""
-
-    dy: float
-    dx: float
-    value: float
-    low: float
-    high: float
-    n: int
-
-    @classmethod
-    def at(cls, offset: Offset, score: Score) -> OffsetScore:
-        """The score of an offset."""
-        return cls(offset.dy, offset.dx, score.value, score.low, score.high, score.n)
-
-
-@dataclass(frozen=True)
 class Record:
     """One model on one data set."""
 
@@ -142,16 +129,24 @@ class Record:
     seconds: float
     forward_passes: int
     created: str  # ISO 8601, UTC
-    maps: Mapping[str, tuple[OffsetScore, ...]] = field(default_factory=dict)  # full grids, by stem
+    maps: Mapping[str, Mapping[Offset, Score]] = field(default_factory=dict)  # full grids, by stem
     schema: int = SCHEMA
     folder: Path | None = field(default=None, compare=False)  # where it was read from; not stored
     table: pd.DataFrame | None = field(default=None, compare=False)  # samples not on disk yet
 
     def to_json(self) -> dict[str, Any]:
         """The object `record.json` holds."""
-        content = asdict(replace(self, scores=Scores({}), table=None))
+        content = asdict(replace(self, scores=Scores({}), maps={}, table=None))
         del content["folder"], content["table"]
-        return {"schema": content.pop("schema"), **content, "scores": self.scores.to_json()}
+        maps = {
+            stem: [
+                {**vars(o), "value": s.value, "low": s.low, "high": s.high, "n": s.n}
+                for o, s in cells.items()
+            ]
+            for stem, cells in self.maps.items()
+        }
+        scores = self.scores.to_json()
+        return {"schema": content.pop("schema"), **content, "maps": maps, "scores": scores}
 
     def metric_of(self, name: ScoreName) -> MetricInfo | None:
         """What measured a score."""
@@ -165,8 +160,7 @@ class Record:
     def samples(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The table of images this record was computed from, or those of its columns that exist."""
         if self.table is not None:
-            chosen = None if columns is None else [c for c in columns if c in self.table]
-            return self.table if chosen is None else self.table[chosen]
+            return self.table if columns is None else self.table.filter(items=list(columns))
         if self.folder is None:
             raise RecordError(f"the record of {self.model.name} was not read from a folder")
         path = self.folder / SAMPLES_FILE
@@ -240,14 +234,13 @@ def _build(kind: type[T], content: Any, where: str) -> T:
     if unknown:
         raise RecordError(f"{where}: unknown fields {', '.join(unknown)}")
     try:
-        return kind(**content)
+        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in content.items()})
     except TypeError as error:
         raise RecordError(f"{where}: {error}") from error
 
 
-def _metric(content: Any, where: str) -> MetricInfo:
-    info = _build(MetricInfo, content, where)
-    return replace(info, scores=tuple(info.scores))
+def _offset_score(*, dy: float, dx: float, **score: Any) -> tuple[Offset, Score]:
+    return Offset(dy, dx), Score(**score)
 
 
 def record_from_json(content: Any, *, where: str) -> Record:
@@ -255,32 +248,26 @@ def record_from_json(content: Any, *, where: str) -> Record:
     schema = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(schema, int):
         raise RecordError(f"{where} is not a shiftbench record: it has no schema number")
-    if schema > SCHEMA:
-        raise RecordError(
-            f"{where} has schema {schema}, newer than the {SCHEMA} this version reads: "
-            "upgrade shiftbench"
-        )
     if schema != SCHEMA:
-        raise RecordError(
-            f"{where} has schema {schema}, and this version reads {SCHEMA}: evaluate again"
-        )
+        advice = "upgrade shiftbench" if schema > SCHEMA else "evaluate again"
+        raise RecordError(f"{where} has schema {schema}, this version reads {SCHEMA}: {advice}")
     record = _build(Record, content, where)
-    model = _build(ModelInfo, record.model, f"{where}: model")
-    data = _build(DataInfo, record.data, f"{where}: data")
+    maps = content.get("maps", {})
     try:
         scores = Scores.from_json(content["scores"])
+        maps = {stem: dict(_offset_score(**cell) for cell in maps[stem]) for stem in maps}
     except (ValueError, TypeError) as error:
         raise RecordError(f"{where}: scores: {error}") from error
     return replace(
         record,
-        model=replace(model, mean=tuple(model.mean), std=tuple(model.std)),
-        data=replace(data, classes=tuple(data.classes)),
-        metrics={k: _metric(v, f"{where}: metrics.{k}") for k, v in record.metrics.items()},
-        scores=scores,
-        maps={
-            stem: tuple(_build(OffsetScore, cell, f"{where}: maps.{stem}") for cell in cells)
-            for stem, cells in record.maps.items()
+        model=_build(ModelInfo, record.model, f"{where}: model"),
+        data=_build(DataInfo, record.data, f"{where}: data"),
+        metrics={
+            name: _build(MetricInfo, info, f"{where}: metrics.{name}")
+            for name, info in record.metrics.items()
         },
+        scores=scores,
+        maps=maps,
     )
 
 
@@ -336,3 +323,18 @@ def read_records(
                     raise
                 on_unreadable(error)
     return records
+
+
+def log_record(record: Record, logs: Sequence[str], folder: Path) -> None:
+    """Sends every score to logs: the points of a curve by max shift, all others at step 0."""
+    steps: dict[int, dict[str, float]] = {}
+    for name, score in record.scores.items():
+        steps.setdefault(name.radius or 0, {})[name.stem] = score.value
+    about = {
+        "model": asdict(record.model),
+        "data": asdict(replace(record.data, classes=())),
+        "settings": dict(record.settings),
+    }
+    with open_logs(logs, folder, record.model.name, about) as write:
+        for step in sorted(steps):
+            write(step, steps[step])

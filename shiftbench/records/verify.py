@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from shiftbench.errors import RecordError
@@ -25,7 +24,6 @@ from shiftbench.records.record import (
     KEY,
     RECORD_FILE,
     VERIFIED_FILE,
-    OffsetScore,
     Record,
     describe_metric,
     images_digest,
@@ -114,8 +112,8 @@ def _about_metric(record: Record, name: str, metric: Metric, samples: pd.DataFra
         problems.append(f"{name}: the samples are of other images or labels than the record")
     if set(info.scores) != set(expected.scores):
         problems.append(f"{name}: its scores are {', '.join(expected.scores)} by its samples")
-    cells = tuple(OffsetScore.at(o, s) for o, s in metric.offset_scores(samples).items())
-    if not _same_cells(tuple(record.maps.get(name, ())), cells):
+    stored, cells = record.maps.get(name, {}), metric.offset_scores(samples)
+    if stored.keys() != cells.keys() or not all(_same(stored[o], cells[o]) for o in cells):
         problems.append(f"{name}: the scores by offset do not follow from the samples")
     return problems
 
@@ -123,13 +121,6 @@ def _about_metric(record: Record, name: str, metric: Metric, samples: pd.DataFra
 def _first_difference(stored: Mapping[str, Any], computed: Mapping[str, Any]) -> str:
     key = next(k for k in (*computed, *stored) if stored.get(k) != computed.get(k))
     return f"{key} is {stored.get(key)} in the record, {computed.get(key)}"
-
-
-def _same_cells(stored: Sequence[OffsetScore], computed: Sequence[OffsetScore]) -> bool:
-    if len(stored) != len(computed):
-        return False
-    pairs = zip(stored, computed, strict=True)
-    return all(np.allclose(list(vars(a).values()), list(vars(b).values())) for a, b in pairs)
 
 
 def _about_scores(stored: Scores, computed: Scores) -> list[str]:

@@ -26,7 +26,6 @@ from shiftbench.figures import Look
 from shiftbench.files import format_of, require_place
 from shiftbench.records.comparable import (
     comparison_key,
-    data_label,
     group_records,
     require_comparable,
     why_not,
@@ -290,7 +289,7 @@ def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:
     """Accuracy at each offset of the grids that were evaluated in full, one panel per attack."""
     present = {
         name.kind: record.maps[name.stem]
-        for name in curves_of([record])
+        for name in record.scores.curves()
         if name.stem in record.maps
     }
     if not present:
@@ -302,24 +301,22 @@ def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:
         if attack not in present:
             raise unknown_name("full grid in this record", attack, present)
     shown = list(attacks) or list(present)
-    values = [cell.value for attack in shown for cell in present[attack]]
+    values = [score.value for attack in shown for score in present[attack].values()]
     scale = Normalize(100 * min(values), 100 * max(values))
     figure = Figure(figsize=(max(3.1 * len(shown) + 1.0, 4.6), 3.9), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(shown), squeeze=False)[0]
     for axes, attack in zip(panels, shown, strict=True):
         cells = present[attack]
-        ticks = sorted({cell.dy for cell in cells})
-        place = {value: index for index, value in enumerate(ticks)}
+        ticks = sorted({offset.dy for offset in cells})
         image = np.full((len(ticks), len(ticks)), np.nan)
-        for cell in cells:
-            image[place[cell.dy], place[cell.dx]] = 100 * cell.value
+        for offset, score in cells.items():
+            image[ticks.index(offset.dy), ticks.index(offset.dx)] = 100 * score.value
         # Cividis reads the same with and without color vision, and in gray.
         drawn = axes.imshow(image, cmap="cividis", norm=scale, origin="upper")
-        worst = min(cells, key=lambda cell: cell.value)
+        worst = min(cells.values())
         axes.set_title(
-            f"{attack}, n={worst.n:,}\nlowest {100 * worst.value:.1f} "
-            f"[{100 * worst.low:.1f}, {100 * worst.high:.1f}]",
+            f"{attack}, n={worst.n:,}\nlowest {worst.text()} {worst.interval()}",
             fontsize=9,
             loc="left",
         )
@@ -331,7 +328,7 @@ def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:
     bar = figure.colorbar(drawn, ax=list(panels), shrink=0.8, pad=0.02)
     bar.set_label("accuracy at the offset (%)", fontsize=9)
     bar.ax.tick_params(labelsize=8)
-    heading = f"{record.model.name}, {data_label(record)}"
+    heading = f"{record.model.name}, {record.data}"
     figure.suptitle(heading, fontsize=10, parse_math=False)
     return figure
 
@@ -342,9 +339,9 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 160) -> None:
     kind = format_of(path, ENDINGS)
     figure.set_dpi(dpi)
     engine = figure.get_layout_engine()
-    if engine is not None:  # once: matplotlib would draw everything twice to know the layout
+    if engine is not None:  # once: with an engine, matplotlib draws everything twice
         engine.execute(figure)
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)
     # No date and no random ids: the same records give the same file.
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     # TrueType: many venues refuse the Type 3 fonts that matplotlib writes otherwise.

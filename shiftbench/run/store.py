@@ -21,7 +21,6 @@ from shiftbench.records.record import (
     DataInfo,
     MetricInfo,
     ModelInfo,
-    OffsetScore,
     Record,
     describe_metric,
 )
@@ -329,11 +328,7 @@ def describe(
         settings=settings,
         metrics={metric.name: describe_metric(metric, samples) for metric in measured},
         scores=score_rows(measured, samples),
-        maps={
-            name: tuple(OffsetScore.at(offset, score) for offset, score in cells.items())
-            for name, cells in maps.items()
-            if cells
-        },
+        maps={name: cells for name, cells in maps.items() if cells},
         environment=environment,
         seconds=seconds,
         forward_passes=forward_passes,

@@ -12,11 +12,11 @@ import pytest
 
 from shiftbench.errors import RecordError
 from shiftbench.files import file_safe, write_atomic
+from shiftbench.grid import Offset
 from shiftbench.records.record import (
     DataInfo,
     MetricInfo,
     ModelInfo,
-    OffsetScore,
     Record,
     read_record,
     read_records,
@@ -48,7 +48,7 @@ def make_record(**changes: Any) -> Record:
                 ScoreName("adversarial", "crop", 2): wilson(0, 2),
             }
         ),
-        maps={"adversarial_crop": (OffsetScore(0.0, 0.0, 0.5, 0.1, 0.9, 2),)},
+        maps={"adversarial_crop": {Offset(0.0, 0.0): Score(0.5, 0.1, 0.9, 2)}},
         environment={"torch": "2"},
         seconds=1.5,
         forward_passes=20,

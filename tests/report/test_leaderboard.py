@@ -465,7 +465,7 @@ def test_mistakes_are_one_clear_sentence(tmp_path: Path):
     assert "unknown model" in error(runs, "-m", "b*")
     assert record.folder is not None
     (record.folder / "record.json").write_text('{"schema": 99}')
-    with pytest.raises(RecordError, match="newer than"):
+    with pytest.raises(RecordError, match="upgrade shiftbench"):
         load_records([runs])
     assert "no records in" in error(runs)
 

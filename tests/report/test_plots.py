@@ -133,9 +133,9 @@ def test_a_heat_map_puts_each_offset_in_its_place():
     figure = heatmap_figure(record)
     image: Any = panels(figure)["half"].get_images()[0].get_array()
     assert image.shape == (13, 13)
-    for cell in record.maps["adversarial_half"]:
-        row, column = round(2 * cell.dy) + 6, round(2 * cell.dx) + 6
-        assert image[row, column] == pytest.approx(100 * cell.value)
+    for offset, score in record.maps["adversarial_half"].items():
+        row, column = round(2 * offset.dy) + 6, round(2 * offset.dx) + 6
+        assert image[row, column] == pytest.approx(100 * score.value)
     assert image[6, 6] == image.max()
     with pytest.raises(UsageError, match="--full-grid"):
         heatmap_figure(make_record("b"))

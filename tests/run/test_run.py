@@ -141,7 +141,7 @@ def test_a_partial_search_is_part_of_the_whole_one(
     survivors = int(undisturbed.loc[searched, "crop_broken_radius"].isna().sum())
     assert record.scores.find("adversarial_crop@2").value == pytest.approx(survivors / 11)
     if full:
-        assert {offset.n for offset in record.maps["adversarial_crop"]} == {11}
+        assert {score.n for score in record.maps["adversarial_crop"].values()} == {11}
 
 
 def test_a_finished_run_is_not_repeated_and_never_mixed(
@@ -186,12 +186,12 @@ def test_full_grid_counts_every_offset(
     maps = np.stack([np.frombuffer(row, np.uint8) for row in rows["crop_bitmap"]])
     right = np.unpackbits(maps, axis=1, count=len(grid))
     cells = record.maps["adversarial_crop"]
-    assert [cell.value for cell in cells] == right.mean(0).tolist()
-    assert [(cell.dy, cell.dx) for cell in cells] == [(o.dy, o.dx) for o in grid]
+    assert [score.value for score in cells.values()] == right.mean(0).tolist()
+    assert list(cells) == list(grid)
     survives = right.all(1)
     assert survives.tolist() == rows["crop_broken_radius"].isna().tolist()
     assert grid.offsets[0] == ORIGIN
-    assert cells[0].value == record.scores.find("accuracy").value
+    assert cells[ORIGIN].value == record.scores.find("accuracy").value
 
 
 def test_sampled_offsets_are_marked_as_an_upper_bound(

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from shiftbench.records.comparable import data_label
-from shiftbench.records.record import OffsetScore, Record
+from shiftbench.grid import Offset
+from shiftbench.records.record import Record
 from shiftbench.records.verify import read_verification
 from shiftbench.report.formats.page.images import describe_images, number
 from shiftbench.report.table import HIDDEN_FAMILIES, Column
@@ -17,7 +17,7 @@ from shiftbench.statistics import Score
 def describe_detail(record: Record) -> dict[str, Any]:
     """What the dialog of a model shows besides its row of the table."""
     return {
-        "line": f"{data_label(record)}, {record.created[:10]}",
+        "line": f"{record.data}, {record.created[:10]}",
         "scores": [
             [Column(name.stem).title, score.text(), score.interval(), f"{score.n:,}"]
             for name, score in record.scores.items()
@@ -63,27 +63,21 @@ def words(value: Any) -> str:
 
 def _maps(record: Record) -> dict[str, Any] | None:
     """Every heat map of a record, on one scale of colors."""
-    maps = {stem: cells for stem, cells in record.maps.items() if cells}
-    if not maps:
+    if not record.maps:
         return None
-    scores = [_score(cell) for cells in maps.values() for cell in cells]
+    scores = [score for cells in record.maps.values() for score in cells.values()]
     return {
         "range": [min(scores).text(), max(scores).text()],
-        "all": [_map(stem, cells) for stem, cells in maps.items()],
+        "all": [_map(stem, cells) for stem, cells in record.maps.items()],
     }
 
 
-def _score(cell: OffsetScore) -> Score:
-    return Score(cell.value, cell.low, cell.high, cell.n)
-
-
-def _map(stem: str, cells: Sequence[OffsetScore]) -> dict[str, Any]:
+def _map(stem: str, cells: Mapping[Offset, Score]) -> dict[str, Any]:
     """The accuracy at each offset: a matrix of numbers to draw and of texts to read."""
-    axis = sorted({cell.dy for cell in cells})
-    at = {(cell.dy, cell.dx): _score(cell) for cell in cells}
-    scores = [[at.get((dy, dx)) for dx in axis] for dy in axis]
-    lowest = min(cells, key=lambda cell: cell.value)
-    worst = at[lowest.dy, lowest.dx]
+    axis = sorted({offset.dy for offset in cells})
+    scores = [[cells.get(Offset(dy, dx)) for dx in axis] for dy in axis]
+    lowest = min(cells, key=cells.__getitem__)
+    worst = cells[lowest]
     place = f"dy {number(lowest.dy)}, dx {number(lowest.dx)} px"
     title = Column(stem).title
     return {
