@@ -84,5 +84,5 @@ def command(
 
         made = build_gallery(comparison, attack=attack, data=data, size=gallery_size)
         write_gallery(made, gallery)
-        count = len(made.exhibits)
+        count = sum(len(side.exhibits) for side in made.sides)
         click.echo(f"{gallery}: {count} image{'' if count == 1 else 's'}", err=True)

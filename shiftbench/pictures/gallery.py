@@ -9,14 +9,12 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -32,10 +30,10 @@ from shiftbench.records.record import KEY, Record
 from shiftbench.registry import unknown_name
 from shiftbench.report.compare import Comparison
 from shiftbench.report.plots import save_figure
+from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS, SHIFTS, Views
 
 Pixels = NDArray[np.uint8]  # (H, W, 3)
-SIDES = ("_first", "_second")  # suffixes of the columns of the two records
 TITLE = 28  # characters that fit over a tile of the picture
 
 
@@ -45,8 +43,6 @@ class Exhibit:
 
     key: str
     label: str
-    survivor: str  # the model that stays right
-    broken: str  # the model that does not
     offset: Offset  # what broke it
     predictions: tuple[str, str]  # of survivor and broken model, on the clean image
     answer: str  # of the broken model at the offset
@@ -55,27 +51,27 @@ class Exhibit:
 
 
 @dataclass(frozen=True)
+class Side:
+    """Some of the images that one model alone survives."""
+
+    survivor: str  # the model that stays right
+    broken: str  # the model that does not
+    count: int  # of all such images
+    exhibits: tuple[Exhibit, ...]
+
+    @property
+    def heading(self) -> str:
+        """What its images show."""
+        return f"{self.survivor} stays right, {self.broken} does not"
+
+
+@dataclass(frozen=True)
 class Gallery:
-    """Some of the images that only one of two models survives."""
+    """Images that only one of two models survives."""
 
     attack: str
     max_shift: int
-    first: str
-    second: str
-    only_first: int  # how many there are in all
-    only_second: int
-    exhibits: tuple[Exhibit, ...]
-
-
-def _geometry(record: Record, margin: int) -> Geometry:
-    try:
-        geometry = Geometry(**record.data.geometry)
-    except TypeError as error:
-        raise RecordError(
-            f"the record of {record.model.name} does not say how its images were cut ({error}): "
-            "run the evaluation again"
-        ) from error
-    return replace(geometry, margin=margin)
+    sides: tuple[Side, Side]  # what the first alone survives, and the second
 
 
 def _views(
@@ -85,7 +81,13 @@ def _views(
     shift = SHIFTS.get(ATTACKS.get(attack.partition("[")[0]).shift)
     far = max(abs(offset.dy), abs(offset.dx))
     margin = shift.margin(Grid(math.ceil(far)))  # none where the view is all that is read
-    geometry = _geometry(record, margin)
+    try:
+        geometry = Geometry(**{**record.data.geometry, "margin": margin})
+    except TypeError as error:
+        raise RecordError(
+            f"the record of {record.model.name} does not say how its images were cut ({error}): "
+            "run the evaluation again"
+        ) from error
     batch = next(canvas_batches(dataset, geometry, [index], workers=0))
     canvas = batch.canvas.float().div(255)
     original = SHIFTS.get("crop").views(canvas, geometry.margin)(ORIGIN)
@@ -120,17 +122,6 @@ def open_images(record: Record, data: str | None) -> ImageSet:
     return dataset
 
 
-def _name(classes: Sequence[str], index: int) -> str:
-    return classes[index] if 0 <= index < len(classes) else str(index)
-
-
-def _choose(rows: pd.DataFrame, radius: str, size: int) -> pd.DataFrame:
-    """Some rows, those first that the model lost by the shift and not before it."""
-    wrong_clean = rows[radius].fillna(0) == 0
-    order = rows.assign(_wrong=wrong_clean).sort_values(["_wrong", radius, "key"])
-    return order.head(size)
-
-
 def build_gallery(
     comparison: Comparison, *, attack: str | None = None, data: str | None = None, size: int = 8
 ) -> Gallery:
@@ -149,106 +140,86 @@ def build_gallery(
     attack = next(iter(known)) if attack is None else attack
     if attack not in known:
         raise unknown_name("attack in both records", attack, known)
-    name = known[attack]
-    dataset = open_images(first, data)
-    index_of = {key: index for index, key in enumerate(dataset.keys)}
-    names = dataset.class_names
-    samples = (
-        first.samples()
-        .merge(second.samples(), on=KEY, suffixes=SIDES, validate="one_to_one")
-        .set_index(KEY, drop=False)
-        .rename_axis(index=None)
-    )
-    outcomes = [record.outcomes(name.stem)[name] for record in (first, second)]
-    both = outcomes[0].index.intersection(outcomes[1].index)
-    samples = samples.loc[both]
-    kept = [(values.loc[both] == 1).to_numpy() for values in outcomes]
-    exhibits = []
-    for loser, winner, side, other in (
-        (second, first, SIDES[1], SIDES[0]),
-        (first, second, SIDES[0], SIDES[1]),
-    ):
-        mine, theirs = (kept[SIDES.index(s)] for s in (side, other))
-        chosen = samples[~mine & theirs]
-        for _, row in _choose(chosen, f"{attack}_broken_radius{side}", size).iterrows():
-            if row["key"] not in index_of:
-                raise DataError(
-                    f"image {row['key']!r} of the records is not in {dataset.name}: "
-                    "give the folder they were made from with --data NAME:PATH"
-                )
-            offset = Offset(float(row[f"{attack}_dy{side}"]), float(row[f"{attack}_dx{side}"]))
-            original, shifted = _views(dataset, index_of[row["key"]], loser, attack, offset)
-            exhibits.append(
-                Exhibit(
-                    key=str(row["key"]),
-                    label=_name(names, int(row["label_first"])),
-                    survivor=winner.model.name,
-                    broken=loser.model.name,
-                    offset=offset,
-                    predictions=(
-                        _name(names, int(row[f"prediction{other}"])),
-                        _name(names, int(row[f"prediction{side}"])),
-                    ),
-                    answer=_name(names, int(row[f"{attack}_prediction{side}"])),
-                    original=original,
-                    shifted=shifted,
-                )
-            )
+    name, dataset = known[attack], open_images(first, data)
     return Gallery(
         attack,
         name.radius or 0,
-        first.model.name,
-        second.model.name,
-        int((kept[0] & ~kept[1]).sum()),
-        int((kept[1] & ~kept[0]).sum()),
-        tuple(exhibits),
+        (
+            _side(first, second, name, dataset, size),
+            _side(second, first, name, dataset, size),
+        ),
     )
+
+
+def _side(survivor: Record, broken: Record, name: ScoreName, dataset: ImageSet, size: int) -> Side:
+    names, places = dataset.class_names, {key: i for i, key in enumerate(dataset.keys)}
+
+    def named(label: float) -> str:
+        return names[int(label)] if 0 <= label < len(names) else str(int(label))
+
+    kept, lost = (record.outcomes(name.stem)[name] for record in (survivor, broken))
+    kept, lost = kept.align(lost, join="inner")
+    rows = broken.samples().set_index(KEY).loc[kept.index[(kept == 1) & (lost != 1)]]
+    unbroken = survivor.samples().set_index(KEY)["prediction"]
+    radius = f"{name.kind}_broken_radius"
+    # Those first that the model lost by the shift and not before it.
+    order = rows.assign(_wrong=rows[radius].fillna(0) == 0).sort_values(["_wrong", radius, KEY])
+    exhibits = []
+    for key, row in order.head(size).iterrows():
+        if key not in places:
+            raise DataError(
+                f"image {key!r} of the records is not in {dataset.name}: "
+                "give the folder they were made from with --data NAME:PATH"
+            )
+        dy, dx, answer = (row[f"{name.kind}_{word}"] for word in ("dy", "dx", "prediction"))
+        offset = Offset(float(dy), float(dx))
+        original, shifted = _views(dataset, places[str(key)], broken, name.kind, offset)
+        exhibits.append(
+            Exhibit(
+                key=str(key),
+                label=named(row["label"]),
+                offset=offset,
+                predictions=(named(unbroken[key]), named(row["prediction"])),
+                answer=named(answer),
+                original=original,
+                shifted=shifted,
+            )
+        )
+    return Side(survivor.model.name, broken.model.name, len(rows), tuple(exhibits))
 
 
 def _fate(exhibit: Exhibit) -> str:
     """What happened to the broken model, in words."""
     if exhibit.offset == ORIGIN:
         return f"{exhibit.answer} on the clean image"
-    place = f"dy {exhibit.offset.dy:.3g}, dx {exhibit.offset.dx:.3g} px"
-    return f"{exhibit.predictions[1]} on the clean image, {exhibit.answer} at {place}"
+    return f"{exhibit.predictions[1]} on the clean image, {exhibit.answer} at {_place(exhibit)} px"
 
 
-def _sides(gallery: Gallery) -> list[tuple[str, int, list[Exhibit]]]:
-    """Heading, count in all, and exhibits for each model that survives."""
-    return [
-        (
-            f"{survivor} stays right, {broken} does not",
-            count,
-            [exhibit for exhibit in gallery.exhibits if exhibit.survivor == survivor],
-        )
-        for survivor, broken, count in (
-            (gallery.first, gallery.second, gallery.only_first),
-            (gallery.second, gallery.first, gallery.only_second),
-        )
-    ]
+def _place(exhibit: Exhibit) -> str:
+    return f"dy {exhibit.offset.dy:.3g}, dx {exhibit.offset.dx:.3g}"
 
 
 def gallery_figure(gallery: Gallery) -> Figure:
     """The gallery as one picture: two tiles an image, each under the losing model's answer."""
-    sides = [side for side in _sides(gallery) if side[2]]
+    sides = [side for side in gallery.sides if side.exhibits]
     if not sides:
-        raise UsageError(
-            f"no image tells {gallery.first} and {gallery.second} apart under {gallery.attack}"
-        )
-    per_row = min(4, max(len(exhibits) for _, _, exhibits in sides))
-    rows = [math.ceil(len(exhibits) / per_row) for _, _, exhibits in sides]
+        names = f"{gallery.sides[0].survivor} and {gallery.sides[0].broken}"
+        raise UsageError(f"no image tells {names} apart under {gallery.attack}")
+    per_row = min(4, max(len(side.exhibits) for side in sides))
+    rows = [math.ceil(len(side.exhibits) / per_row) for side in sides]
     figure = Figure(
         figsize=(3.4 * per_row, 2.1 * sum(rows) + 0.4 * len(sides)), layout="constrained"
     )
     FigureCanvasAgg(figure)
     blocks = figure.subfigures(len(sides), 1, height_ratios=rows, squeeze=False)[:, 0]
-    for block, height, (heading, count, exhibits) in zip(blocks, rows, sides, strict=True):
-        text = f"{heading} ({gallery.attack}, {len(exhibits)} of {count:,} images)"
+    for block, height, side in zip(blocks, rows, sides, strict=True):
+        counts = f"{len(side.exhibits)} of {side.count:,} images"
+        text = f"{side.heading} ({gallery.attack}, {counts})"
         block.suptitle(text, fontsize=10, parse_math=False)
         panels = block.subplots(height, 2 * per_row, squeeze=False)
         for axes in panels.flat:
             axes.set_axis_off()
-        for number, exhibit in enumerate(exhibits):
+        for number, exhibit in enumerate(side.exhibits):
             row, column = divmod(number, per_row)
             left, right = panels[row, 2 * column], panels[row, 2 * column + 1]
             left.imshow(exhibit.original, interpolation="nearest")
@@ -256,8 +227,8 @@ def gallery_figure(gallery: Gallery) -> Figure:
             said = [exhibit.predictions[1]]
             if said != [exhibit.label]:
                 said.append(f"but it is {exhibit.label}")
-            place = f"at dy {exhibit.offset.dy:.3g}, dx {exhibit.offset.dx:.3g}"
-            for axes, lines in ((left, said), (right, [exhibit.answer, place])):
+            moved = [exhibit.answer, f"at {_place(exhibit)}"]
+            for axes, lines in ((left, said), (right, moved)):
                 words = "\n".join(map(_fitting, lines))
                 axes.set_title(words, fontsize=7, loc="left", parse_math=False)
     return figure
@@ -274,23 +245,34 @@ def _inline(pixels: Pixels) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _card(exhibit: Exhibit) -> str:
+def _card(side: Side, exhibit: Exhibit) -> str:
+    label, key, survivor, broken, right, fate = map(
+        escape,
+        (
+            exhibit.label,
+            exhibit.key,
+            side.survivor,
+            side.broken,
+            exhibit.predictions[0],
+            _fate(exhibit),
+        ),
+    )
     return (
         '<figure><div class="pair">'
-        f'<img src="{_inline(exhibit.original)}" alt="{escape(exhibit.label)}, clean">'
-        f'<img src="{_inline(exhibit.shifted)}" alt="{escape(exhibit.label)}, shifted"></div>'
-        f"<figcaption><b>{escape(exhibit.label)}</b> <span>{escape(exhibit.key)}</span>"
-        f"<br>{escape(exhibit.survivor)}: {escape(exhibit.predictions[0])} at every shift"
-        f"<br>{escape(exhibit.broken)}: {escape(_fate(exhibit))}</figcaption></figure>"
+        f'<img src="{_inline(exhibit.original)}" alt="{label}, clean">'
+        f'<img src="{_inline(exhibit.shifted)}" alt="{label}, shifted"></div>'
+        f"<figcaption><b>{label}</b> <span>{key}</span>"
+        f"<br>{survivor}: {right} at every shift<br>{broken}: {fate}</figcaption></figure>"
     )
 
 
 def gallery_html(gallery: Gallery) -> str:
     """The gallery as one self-contained page; every name is escaped."""
     sections = "".join(
-        f"<section><h2>{escape(heading)}</h2><p>{len(exhibits)} of {count:,} images.</p>"
-        f'<div class="cards">{"".join(map(_card, exhibits))}</div></section>'
-        for heading, count, exhibits in _sides(gallery)
+        f"<section><h2>{escape(side.heading)}</h2>"
+        f"<p>{len(side.exhibits)} of {side.count:,} images.</p>"
+        f'<div class="cards">{"".join(_card(side, one) for one in side.exhibits)}</div></section>'
+        for side in gallery.sides
     )
     about = (
         f"Attack {gallery.attack}, up to {gallery.max_shift} steps. Left: the clean image. "

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shiftbench.errors import UsageError
-from shiftbench.records.record import MetricInfo, Record
-from shiftbench.scores import ACCURACY, ScoreName
+from shiftbench.records.record import USUAL_CONDITIONS, Record
+from shiftbench.scores import ScoreName
 
 
 @dataclass(frozen=True)
@@ -20,25 +20,6 @@ class RecordGroup:
 
     label: str  # the data in a few words, and whatever tells it from other groups
     records: tuple[Record, ...]
-
-
-# Conditions that a label names only where a record differs from this.
-USUAL = {"crop": "paper", "pad": "none", "precision": "fp32", "engine": "torch"}
-
-
-def conditions(record: Record) -> dict[str, str]:
-    """What must agree before any score of two records is compared, by name, as words."""
-    data, info = record.data, record.metric_of(ACCURACY)
-    measured = "" if info is None else info.digest
-    own = {**USUAL, **data.geometry, **record.settings}
-    if own["engine"] == "onnx":  # it was checked against PyTorch before it ran
-        own["engine"] = "torch"
-    return {
-        "data": data.name,
-        "split": data.split,
-        "images": f"{data.images:,} ({data.fingerprint[:8]}/{measured[:8]})",
-        **{key: str(own[key]) for key in USUAL},
-    }
 
 
 def why_not(
@@ -53,7 +34,7 @@ def why_not(
         images_only: Of the score's own conditions, ask about its images alone: where an upper bound
             is shown as one, it need not have been searched like its neighbors.
     """
-    reasons = _differences(conditions(first), conditions(second))
+    reasons = _differences(first.conditions, second.conditions)
     if name is None:
         return reasons
     a, b = first.metric_of(name), second.metric_of(name)
@@ -65,7 +46,7 @@ def why_not(
         reasons.append(f"{name} is of different images ({counts})")
     if images_only:
         return reasons
-    return reasons + _differences(_metric_conditions(a), _metric_conditions(b))
+    return reasons + _differences(a.conditions, b.conditions)
 
 
 def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
@@ -83,14 +64,8 @@ def comparison_key(record: Record, name: ScoreName) -> Hashable:
     info = record.metric_of(name)
     if info is None:
         return None
-    own = {**_metric_conditions(info), "images of the score": info.images_of(name)}
-    return (*conditions(record).values(), *sorted(own.items()))
-
-
-def _metric_conditions(info: MetricInfo) -> dict[str, str]:
-    metric = info.load()
-    settings = info.settings if metric is None else metric.conditions()
-    return {key: str(value) for key, value in settings.items()}
+    own = {**info.conditions, "images of the score": info.images_of(name)}
+    return (*record.conditions.values(), *sorted(own.items()))
 
 
 def require_comparable(records: Sequence[Record], *, what: str) -> None:
@@ -109,7 +84,7 @@ def group_records(records: Sequence[Record]) -> list[RecordGroup]:
     """Sorts records into groups that may be compared, in order of the data's name."""
     alike: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
-        alike.setdefault(tuple(conditions(record).values()), []).append(record)
+        alike.setdefault(tuple(record.conditions.values()), []).append(record)
     groups = []
     for members in sorted(alike.values(), key=lambda group: str(group[0].data)):
         rivals = [g[0] for g in alike.values() if g[0].data.name == members[0].data.name]
@@ -119,13 +94,13 @@ def group_records(records: Sequence[Record]) -> list[RecordGroup]:
 
 def _label(record: Record, rivals: Sequence[Record]) -> str:
     """The data, and the conditions in which groups of the same data differ."""
-    own = conditions(record)
-    others = [(str(rival.data), conditions(rival)) for rival in rivals]
+    own = record.conditions
     words = [
         f"{key} {own[key]}"
-        for key, usual in USUAL.items()
-        if own[key] != usual or any(other[key] != own[key] for _, other in others)
+        for key, usual in USUAL_CONDITIONS.items()
+        if own[key] != usual or any(rival.conditions[key] != own[key] for rival in rivals)
     ]
-    if any(d == str(record.data) and o["images"] != own["images"] for d, o in others):
+    same = [rival for rival in rivals if str(rival.data) == str(record.data)]
+    if any(rival.conditions["images"] != own["images"] for rival in same):
         words.append(f"images {own['images']}")
     return ", ".join([str(record.data), *words])

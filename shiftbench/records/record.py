@@ -27,7 +27,7 @@ from shiftbench.identity import plugin_parts
 from shiftbench.logs import open_logs
 from shiftbench.metrics.base import KEY as KEY
 from shiftbench.metrics.base import Metric, kind_of, load_metric
-from shiftbench.scores import ScoreName, Scores
+from shiftbench.scores import ACCURACY, ScoreName, Scores
 from shiftbench.statistics import Score
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ SCHEMA = 2
 RECORD_FILE = "record.json"
 SAMPLES_FILE = "samples.parquet"
 VERIFIED_FILE = "verified.json"  # a note that images were measured again: see `verify`
+# Conditions of a record that a table names only where they differ from this.
+USUAL_CONDITIONS = {"crop": "paper", "pad": "none", "precision": "fp32", "engine": "torch"}
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,12 @@ class MetricInfo:
     def _metric(self) -> Metric | None:
         return load_metric(self.kind, self.settings)
 
+    @cached_property
+    def conditions(self) -> dict[str, str]:
+        """What must agree before its scores are compared with another's, as words."""
+        own = self.settings if self._metric is None else self._metric.conditions()
+        return {key: str(value) for key, value in own.items()}
+
 
 @dataclass(frozen=True)
 class Record:
@@ -147,6 +155,21 @@ class Record:
         }
         scores = self.scores.to_json()
         return {"schema": content.pop("schema"), **content, "maps": maps, "scores": scores}
+
+    @cached_property
+    def conditions(self) -> dict[str, str]:
+        """What must agree before any score of two records is compared, by name, as words."""
+        data, info = self.data, self.metric_of(ACCURACY)
+        measured = "" if info is None else info.digest
+        own = {**USUAL_CONDITIONS, **data.geometry, **self.settings}
+        if own["engine"] == "onnx":  # it was checked against PyTorch before it ran
+            own["engine"] = "torch"
+        return {
+            "data": data.name,
+            "split": data.split,
+            "images": f"{data.images:,} ({data.fingerprint[:8]}/{measured[:8]})",
+            **{key: str(own[key]) for key in USUAL_CONDITIONS},
+        }
 
     def metric_of(self, name: ScoreName) -> MetricInfo | None:
         """What measured a score."""

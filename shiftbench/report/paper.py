@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftbench.errors import DataError
-from shiftbench.records.comparable import conditions
-from shiftbench.records.record import Record
+from shiftbench.records.record import USUAL_CONDITIONS, Record
 from shiftbench.registry import unknown_name
 from shiftbench.report.axis import ShiftAxis
 from shiftbench.scores import ACCURACY, ScoreName
@@ -23,14 +22,7 @@ from shiftbench.shifts import DEFAULT_RADIUS
 from shiftbench.statistics import Score
 
 Row = Mapping[str, str]
-# What conditions a record may have that answers a published figure; unsplit folders are trusted.
-AS_PUBLISHED = {
-    "split": ("val", "test", "all"),
-    "crop": ("paper",),
-    "pad": ("none",),
-    "precision": ("fp32",),
-    "engine": ("torch",),
-}
+SPLITS = ("val", "test", "all")  # that answer a published figure; unsplit folders are trusted
 _SCORES = (
     ACCURACY,
     *(ScoreName("consistency", kind) for kind in ("integer", "half")),
@@ -217,8 +209,9 @@ def _attempts(record: Record, name: ScoreName) -> list[ScoreName]:
 
 def unlike_published(record: Record, name: ScoreName) -> list[str]:
     """How a record's score was not measured as the paper measured its own; empty when it was."""
-    own = conditions(record)
-    reasons = [f"{key} {own[key]}" for key, usual in AS_PUBLISHED.items() if own[key] not in usual]
+    own = record.conditions
+    reasons = [] if record.data.split in SPLITS else [f"split {record.data.split}"]
+    reasons += [f"{key} {own[key]}" for key, usual in USUAL_CONDITIONS.items() if own[key] != usual]
     if record.settings.get("limit") is not None:
         reasons.append(f"limit {record.settings['limit']}")
     if name not in record.scores:

@@ -25,7 +25,6 @@ from shiftbench.errors import RecordError, UsageError
 from shiftbench.figures import Look
 from shiftbench.files import format_of, require_place
 from shiftbench.records.comparable import (
-    comparison_key,
     group_records,
     require_comparable,
     why_not,
@@ -207,12 +206,9 @@ def _require_same_curve(records: Sequence[Record], name: ScoreName) -> None:
     """
     first = records[0]
     points = [replace(name, radius=radius) for radius in first.scores.curve(name)]
-    keys = {point: comparison_key(first, point) for point in points}
     for other in records[1:]:
-        for point, key in keys.items():
-            if point not in other.scores or key == comparison_key(other, point) is not None:
-                continue
-            bound = first.is_upper_bound(name) or other.is_upper_bound(name)
+        bound = first.is_upper_bound(name) or other.is_upper_bound(name)
+        for point in (point for point in points if point in other.scores):
             reasons = why_not(first, other, point, images_only=bound)
             if reasons:
                 raise UsageError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from shiftbench.errors import UsageError
 from shiftbench.metrics import METRICS
-from shiftbench.records.comparable import RecordGroup, conditions, group_records
+from shiftbench.records.comparable import RecordGroup, group_records
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
 from shiftbench.report.axis import ShiftAxis
@@ -86,7 +86,7 @@ _FACTS: Mapping[str, Callable[[Record], Plain]] = {
     "forward_passes": lambda r: r.forward_passes,
     "date": lambda r: r.created[:10],
     "mode": lambda r: _mode(r),
-    "conditions": lambda r: ", ".join(f"{k} {v}" for k, v in conditions(r).items()),
+    "conditions": lambda r: ", ".join(f"{k} {v}" for k, v in r.conditions.items()),
 }
 # Scores, image counts and dates read best from the largest down.
 _ASCENDING = {"model", "data", "param_count", "img_size", "seconds", "forward_passes"}

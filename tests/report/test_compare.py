@@ -256,13 +256,13 @@ def gallery_of(tmp_path: Path, attack: str, size: int = 2) -> Gallery:
 @pytest.mark.parametrize("attack", ["integer", "half", "crop", "bilinear", "camera"])
 def test_a_gallery_shows_what_the_broken_model_saw(tmp_path: Path, attack: str):
     gallery = gallery_of(tmp_path, attack)
-    assert (gallery.only_first, gallery.only_second) == (2, 1)
-    assert [e.key for e in gallery.exhibits] == ["test/00002", "test/00000", "test/00003"]
-    assert [e.broken for e in gallery.exhibits] == ["b", "b", "<b>a</b>"]
+    assert [(side.count, side.broken) for side in gallery.sides] == [(2, "b"), (1, "<b>a</b>")]
+    exhibits = [exhibit for side in gallery.sides for exhibit in side.exhibits]
+    assert [e.key for e in exhibits] == ["test/00002", "test/00000", "test/00003"]
     step = float(ATTACKS.get(attack).step)
-    assert [e.offset for e in gallery.exhibits] == [Offset(step, 0), Offset(2 * step, 0), ORIGIN]
+    assert [e.offset for e in exhibits] == [Offset(step, 0), Offset(2 * step, 0), ORIGIN]
     scenes = Scenes("test")
-    for exhibit, index in zip(gallery.exhibits, (2, 0, 3), strict=True):
+    for exhibit, index in zip(exhibits, (2, 0, 3), strict=True):
         assert exhibit.label == scenes.class_names[index]
         assert exhibit.answer == scenes.class_names[index + 1] != exhibit.label
         view = scenes.render([index], 64)[0].permute(1, 2, 0).numpy()
@@ -280,11 +280,11 @@ def test_a_gallery_becomes_a_page_or_a_picture(tmp_path: Path):
     text = (tmp_path / "gallery.html").read_text()
     assert "<b>a</b>" not in text
     assert "&lt;b&gt;a&lt;/b&gt; stays right, b does not" in text
-    assert text.count("<img") == 2 * len(gallery.exhibits)
+    assert text.count("<img") == 4
     assert "dy 1, dx 0 px" in text
     figure = gallery_figure(gallery)
     shown = [axes.get_images()[0] for sub in figure.subfigs for axes in sub.axes if axes.images]
-    assert np.array_equal(np.asarray(shown[0].get_array()), gallery.exhibits[0].original)
+    assert np.array_equal(np.asarray(shown[0].get_array()), gallery.sides[0].exhibits[0].original)
     write_gallery(gallery, tmp_path / "gallery.png")
     with Image.open(tmp_path / "gallery.png") as picture:
         assert picture.format == "PNG"
@@ -293,13 +293,15 @@ def test_a_gallery_becomes_a_page_or_a_picture(tmp_path: Path):
 def test_titles_of_a_picture_are_no_wider_than_its_tiles(tmp_path: Path):
     gallery = gallery_of(tmp_path, "crop", size=1)
     wordy = "walking stick, walkingstick, stick insect"
-    exhibits = tuple(
-        replace(e, label=wordy, predictions=(wordy, "a"), answer=wordy) for e in gallery.exhibits
+    words = {"label": wordy, "predictions": (wordy, "a"), "answer": wordy}
+    first, second = (
+        replace(side, exhibits=tuple(replace(e, **words) for e in side.exhibits))
+        for side in gallery.sides
     )
-    figure = gallery_figure(replace(gallery, exhibits=exhibits))
+    figure = gallery_figure(replace(gallery, sides=(first, second)))
     figure.canvas.draw()
     panels = [axes for axes in figure.findobj(Axes) if axes.images]
-    assert len(panels) == 2 * len(exhibits)
+    assert len(panels) == 4
     for axes in panels:
         title = axes.get_title(loc="left")
         assert "walking stick" in title
