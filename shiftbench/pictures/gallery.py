@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
@@ -210,7 +209,6 @@ def gallery_figure(gallery: Gallery) -> Figure:
     figure = Figure(
         figsize=(3.4 * per_row, 2.1 * sum(rows) + 0.4 * len(sides)), layout="constrained"
     )
-    FigureCanvasAgg(figure)
     blocks = figure.subfigures(len(sides), 1, height_ratios=rows, squeeze=False)[:, 0]
     for block, height, side in zip(blocks, rows, sides, strict=True):
         counts = f"{len(side.exhibits)} of {side.count:,} images"

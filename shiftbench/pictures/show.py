@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -110,7 +109,6 @@ def shifts_figure(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) ->
     ringing = None if lerp is None else sinc - lerp
     columns = 1 + len(shown)
     figure = Figure(figsize=(2.3 * columns, 7.6), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(3, columns, squeeze=False)
     for axes in panels.flat:
         axes.set_xticks([])

@@ -16,7 +16,7 @@ class Dot:
     """One network."""
 
     model: str
-    family: str  # networks of one family have one color
+    family: int  # a number: networks of one family have one color
     clean: Score
     shifted: Score  # images right at every shift up to the max shift
 
@@ -25,7 +25,6 @@ class Dot:
 class Overview:
     """The networks of one table."""
 
-    label: str  # the data, as the table says it
     axes: tuple[str, str]  # what the two scores are, in words
     dots: tuple[Dot, ...]  # in the order of the table
 
@@ -36,19 +35,15 @@ class Overview:
         clean, shifted = columns.get(ACCURACY.column), columns.get(DEFAULT_SORT)
         if clean is None or shifted is None or shifted.score is None:
             return None
-        dots = []
+        scores = {}
         for row in table.rows:
             x, y = row.cell(clean), row.cell(shifted)
             if isinstance(x, Measured) and isinstance(y, Measured) and y.ranked:
-                name = row.record.model.name
-                dots.append(Dot(name, family_of(name), x.score, y.score))
+                scores[row.record.model.name] = (x.score, y.score)
+        families = sorted({family_of(name) for name in scores})
+        dots = [Dot(name, families.index(family_of(name)), *both) for name, both in scores.items()]
         left = f"right at every {shifted.score.kind} shift up to {shifted.reach} (%)"
-        axes = ("clean accuracy (%)", left)
-        return cls(table.label, axes, tuple(dots)) if len(dots) > 1 else None
-
-    def families(self) -> list[str]:
-        """The families in order of their names."""
-        return sorted({dot.family for dot in self.dots})
+        return cls(("clean accuracy (%)", left), tuple(dots)) if len(dots) > 1 else None
 
 
 def family_of(model: str) -> str:

@@ -1,6 +1,6 @@
 """Records as pictures: curves against max shift, and accuracy at each offset of a full grid.
 
-Figures are built with matplotlib's object interface on the Agg canvas: no window, no global state.
+Figures are built with matplotlib's object interface: no window, no global state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -48,14 +47,9 @@ def _panel_rows(curves: Sequence[ScoreName]) -> list[list[ScoreName]]:
     return [row for row in (real, rest) if row]
 
 
-def curves_of(records: Sequence[Record]) -> list[ScoreName]:
-    """The curves some record has, in the order of the records."""
-    return list(dict.fromkeys(name for record in records for name in record.scores.curves()))
-
-
 def _chosen(records: Sequence[Record], attacks: Sequence[str]) -> list[ScoreName]:
-    """The curves of the named attacks; all of them when none is named."""
-    present = curves_of(records)
+    """The curves of the named attacks, in the order of the records; of all when none is named."""
+    present = list(dict.fromkeys(name for record in records for name in record.scores.curves()))
     for attack in attacks:
         if attack not in {curve.kind for curve in present}:
             raise unknown_name("attack in these records", attack, [c.kind for c in present])
@@ -154,7 +148,6 @@ def curves_figure(
     legend_lines = -(-len(records) // legend_columns)
     height = 3.0 * len(rows) + 0.3 + 0.2 * legend_lines
     figure = Figure(figsize=(inches, height), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(len(rows), width, squeeze=False, sharey=True)
     for axes_row, row in zip(panels, rows, strict=True):
         for axes, name in zip(axes_row, row, strict=False):
@@ -226,13 +219,10 @@ def overview_figure(table: Table) -> Figure:
             f"images, got {len(table.rows)} on {table.label}"
         )
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
-    families = overview.families()
-    looks = {family: Look.number(index) for index, family in enumerate(families)}
     names = []
     for dot in overview.dots:
-        look = looks[dot.family]
+        look = Look.number(dot.family)
         x, y = 100 * dot.clean.value, 100 * dot.shifted.value
         ends = [[y - 100 * dot.shifted.low], [100 * dot.shifted.high - y]]
         axes.errorbar(x, y, yerr=ends, color=look.color, alpha=0.25, linewidth=1.5)
@@ -256,7 +246,7 @@ def overview_figure(table: Table) -> Figure:
     axes.annotate("nothing lost", (middle, middle), (-4, 2), **above)
     axes.set_xlabel(overview.axes[0], fontsize=10)
     axes.set_ylabel(overview.axes[1], fontsize=10)
-    axes.set_title(overview.label, fontsize=10, loc="left", parse_math=False)
+    axes.set_title(table.label, fontsize=10, loc="left", parse_math=False)
     axes.grid(color="#e5e5e5", linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -300,7 +290,6 @@ def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:
     values = [score.value for attack in shown for score in present[attack].values()]
     scale = Normalize(100 * min(values), 100 * max(values))
     figure = Figure(figsize=(max(3.1 * len(shown) + 1.0, 4.6), 3.9), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(shown), squeeze=False)[0]
     for axes, attack in zip(panels, shown, strict=True):
         cells = present[attack]

@@ -299,7 +299,7 @@ def test_titles_of_a_picture_are_no_wider_than_its_tiles(tmp_path: Path):
         for side in gallery.sides
     )
     figure = gallery_figure(replace(gallery, sides=(first, second)))
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     panels = [axes for axes in figure.findobj(Axes) if axes.images]
     assert len(panels) == 4
     for axes in panels:

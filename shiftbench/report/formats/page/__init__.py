@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
 from shiftbench.report.formats.base import FORMATS, Format, Report
 from shiftbench.report.formats.page.groups import describe_group
-from shiftbench.report.formats.page.published import describe_published
+from shiftbench.report.published import PROTOCOLS, SIDE_BY_SIDE_HEADS, Published
 from shiftbench.report.table import Table
 
 __all__ = ["payload", "render_page", "script_safe"]
@@ -48,8 +49,31 @@ def payload(report: Report) -> dict[str, Any]:
     return {
         "intervals": report.intervals,
         "groups": [describe_group(table) for table in sorted(report.tables, key=first)],
-        "published": describe_published(report.published, report.side_by_side),
+        "published": _published(report),
     }
+
+
+def _published(report: Report) -> list[dict[str, Any]]:
+    """For each data set, a table of each source, with a row per model."""
+    tables: dict[str, list[dict[str, Any]]] = {}
+    if report.side_by_side:
+        both = f"Published and measured here. {PROTOCOLS}."
+        rows = [pair.cells() for pair in report.side_by_side]
+        tables["imagenet"] = [{"source": both, "heads": SIDE_BY_SIDE_HEADS[1:], "rows": rows}]
+    for data, source in dict.fromkeys((f.data, f.source) for f in report.published):
+        figures = [f for f in report.published if (f.data, f.source) == (data, source)]
+        tables.setdefault(data, []).append(_paper_table(source, figures))
+    return [{"data": data, "tables": of_data} for data, of_data in tables.items()]
+
+
+def _paper_table(source: str, figures: Sequence[Published]) -> dict[str, Any]:
+    metrics = list(dict.fromkeys(figure.metric for figure in figures))
+    values = {(figure.model, figure.metric): figure.value for figure in figures}
+    rows = [
+        [model, *(values.get((model, metric), "") for metric in metrics)]
+        for model in dict.fromkeys(figure.model for figure in figures)
+    ]
+    return {"source": source, "heads": metrics, "rows": rows}
 
 
 def render_page(report: Report) -> str:

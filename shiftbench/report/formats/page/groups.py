@@ -63,12 +63,11 @@ def _overview(table: Table) -> dict[str, Any] | None:
     if overview is None:
         return None
     rows = {row.record.model.name: index for index, row in enumerate(table.rows)}
-    families = overview.families()
     dots = [
         {
             "row": rows[dot.model],
             "name": short_name(dot.model),
-            "family": families.index(dot.family),
+            "family": dot.family,
             "text": f"{dot.model}: {dot.clean}; under shifts {dot.shifted}",
             "x": round(100 * dot.clean.value, 2),
             "y": round(100 * dot.shifted.value, 2),
@@ -81,7 +80,7 @@ def _overview(table: Table) -> dict[str, Any] | None:
     return {
         "x": x,
         "y": y,
-        "note": f"{overview.label}. Bars: 95% intervals. A color per family of networks.",
+        "note": f"{table.label}. Bars: 95% intervals. A color per family of networks.",
         "label": f"{x} against {y}: "
         + ", ".join(f"{dot['name']} {dot['x']} and {dot['y']}" for dot in dots),
         "dots": dots,
