@@ -173,7 +173,11 @@ class Record:
 
     def metric_of(self, name: ScoreName) -> MetricInfo | None:
         """What measured a score."""
-        return next((info for info in self.metrics.values() if name.stem in info.scores), None)
+        return self._by_stem.get(name.stem)
+
+    @cached_property
+    def _by_stem(self) -> dict[str, MetricInfo]:
+        return {stem: info for info in self.metrics.values() for stem in info.scores}
 
     def is_upper_bound(self, name: ScoreName) -> bool:
         """Whether a score can only be too high, because its search sampled the grid."""

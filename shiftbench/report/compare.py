@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import pandas as pd
+from dataclasses import dataclass, replace
 
 from shiftbench.errors import UsageError
 from shiftbench.records.comparable import why_not
@@ -61,8 +59,11 @@ def compare(first: Record, second: Record, *, max_shift: int | None = None) -> C
         if reasons:
             left_out += reasons
         else:
+            a, b = ours[name].align(theirs[name], join="inner")
             unit, bound = first.scores[name].unit, first.is_upper_bound(name)
-            compared.append(_compare(name, ours[name], theirs[name], unit, bound))
+            paired = compare_paired(a, b, unit=unit)
+            scores = [mean_score(values, unit=unit) for values in (a, b)]
+            compared.append(ScoreComparison(name, scores[0], scores[1], paired, bound))
     return Comparison(first, second, tuple(compared), tuple(dict.fromkeys(left_out)))
 
 
@@ -79,7 +80,7 @@ def _shared(
             shared.append(stem)
         elif max_shift is None or max_shift in radii:
             radius = max(radii) if max_shift is None else max_shift
-            shared.append(ScoreName(stem.family, stem.kind, radius))
+            shared.append(replace(stem, radius=radius))
         else:
             short[stem] = max(radii)
     if short and not any(name.radius is not None for name in shared):
@@ -87,15 +88,6 @@ def _shared(
             f"both records reach a max shift of {max(short.values())}, got --max-shift {max_shift}"
         )
     return shared, [f"{stem} reaches a max shift of {far} in both" for stem, far in short.items()]
-
-
-def _compare(
-    name: ScoreName, first: pd.Series, second: pd.Series, unit: str, bound: bool
-) -> ScoreComparison:
-    both = first.index.intersection(second.index)
-    a, b = first.loc[both].to_numpy(), second.loc[both].to_numpy()
-    ours, theirs = (mean_score(values, unit=unit) for values in (a, b))
-    return ScoreComparison(name, ours, theirs, compare_paired(a, b, unit=unit), bound)
 
 
 def to_rows(comparison: Comparison) -> list[dict[str, str | float | int | bool]]:

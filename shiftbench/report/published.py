@@ -89,8 +89,7 @@ class SideBySide:
     """A public network: what was published of its weights, and what was measured here."""
 
     model: str
-    weights: str  # which, and where they come from
-    license: str
+    weights: str  # which, where they come from, and their license
     published_by: str
     published_top1: Decimal  # percent
     top1: Score
@@ -107,9 +106,8 @@ class SideBySide:
         """The row of a table: see `SIDE_BY_SIDE_HEADS`."""
         published = "" if self.published_consistency is None else str(self.published_consistency)
         crop = [published, _with_interval(self.consistency)]
-        weights = f"{self.weights}; {self.license}"
         top1 = [f"{self.published_top1} ({self.published_by})", _with_interval(self.top1)]
-        return [self.model, *top1, *crop, f"{weights}; {self.remark}" if self.remark else weights]
+        return [self.model, *top1, *crop, "; ".join(filter(None, (self.weights, self.remark)))]
 
 
 SIDE_BY_SIDE_HEADS = (
@@ -140,8 +138,7 @@ def side_by_side(records: Sequence[Record], folder: Path) -> list[SideBySide]:
             pairs.append(
                 SideBySide(
                     model=row["model"],
-                    weights=row["weights"],
-                    license=row["license"],
+                    weights=f"{row['weights']}; {row['license']}",
                     published_by=row["published_by"],
                     published_top1=Decimal(row["top1"]),
                     top1=record.scores[ACCURACY],
