@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import aft_models
 from aft_models.onnx import export_onnx
 from shiftbench.models.sources.onnx import OnnxNetwork
-from shiftbench.run.engine import FORWARDS
+from shiftbench.run.engine import make_forward
 from shiftbench_cli.main import keep_freed_memory
 
 Forward = Callable[[Tensor], Tensor]
@@ -93,7 +93,7 @@ def compare_engines(name: str, rounds: int, *, compiled: bool) -> str:
         "onnx": OnnxNetwork(export_onnx(module, shape), name=architecture),
     }
     if compiled:
-        candidates["compile"] = FORWARDS["compile"](module, shape, "fp32")
+        candidates["compile"] = make_forward("compile", module, shape)
     with contextlib.suppress(ImportError):
         candidates["openvino"] = openvino(module, shape)
     images = torch.randn(batch, *shape)

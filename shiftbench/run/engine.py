@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -33,8 +33,11 @@ CHECKED = 8  # images that two engines are compared on
 # engines differ by 1e-6 to 1e-5; a graph that lost an operation, by more than 1e-2.
 AGREEMENT = 1e-3
 
+ENGINES = ("torch", "compile", "onnx")
+AUTO = "auto"  # torch, or onnx where `choose_engine` finds that it pays
+
 Forward = Callable[[Tensor], Tensor]
-Make = Callable[[nn.Module, tuple[int, int, int], str], Forward]
+Shape = tuple[int, int, int]  # channels, height, width
 
 
 def memory_format(module: nn.Module) -> torch.memory_format:
@@ -43,23 +46,25 @@ def memory_format(module: nn.Module) -> torch.memory_format:
     EfficientNet-Lite0 takes a quarter less time so, on one core of a CPU; networks of linear
     layers gain nothing. A rule rather than a race, so that every run rounds alike.
     """
-    convolved = sum(
-        parameter.numel()
-        for layer in module.modules()
-        if isinstance(layer, nn.Conv2d)
-        for parameter in layer.parameters(recurse=False)
-    )
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    convolved = sum(p.numel() for layer in layers for p in layer.parameters(recurse=False))
     total = sum(parameter.numel() for parameter in module.parameters())
     return torch.channels_last if 2 * convolved > total else torch.contiguous_format
 
 
 class TorchForward:
-    """The module itself, in its memory format and precision."""
+    """The module itself, in its memory format and precision, compiled on request."""
 
-    def __init__(self, module: nn.Module, precision: str) -> None:
+    def __init__(self, module: nn.Module, precision: str, *, compiled: bool = False) -> None:
         self._format = memory_format(module)
         self._call: Forward = module.to(memory_format=self._format)
         self._dtype = AUTOCAST.get(precision)
+        if compiled:
+            like = next(module.parameters(), torch.empty(0))
+            # On a CPU, constant weights are laid out for its matrix products beforehand. The last
+            # batches of a search are of any size: dynamic shapes, or each would compile anew.
+            options: dict[str, Any] | None = {"freezing": True} if like.is_cpu else None
+            self._call = torch.compile(module, dynamic=True, options=options)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Returns logits in float32."""
@@ -69,81 +74,19 @@ class TorchForward:
             return self._call(images).float()
 
 
-class CompiledForward(TorchForward):
-    """The module through `torch.compile`."""
-
-    def __init__(self, module: nn.Module, precision: str, *, on_cpu: bool) -> None:
-        super().__init__(module, precision)
-        # On a CPU, constant weights are laid out for its matrix products beforehand.
-        options: dict[str, Any] | None = {"freezing": True} if on_cpu else None
-        # The last batches of a search are of any size: dynamic shapes, or each would compile anew.
-        self._call = torch.compile(module, dynamic=True, options=options)
-
-
-def _torch(module: nn.Module, shape: tuple[int, int, int], precision: str) -> Forward:
-    return TorchForward(module, precision)
-
-
-def _compiled(module: nn.Module, shape: tuple[int, int, int], precision: str) -> Forward:
-    like = next(module.parameters(), torch.empty(0))
-    return CompiledForward(module, precision, on_cpu=like.device.type == "cpu")
-
-
-def _onnx(
-    module: nn.Module, shape: tuple[int, int, int], precision: str, *, anew: bool = False
+def make_forward(
+    engine: str, module: nn.Module, shape: Shape, precision: str = "fp32", *, anew: bool = False
 ) -> Forward:
-    if is_onnx(module):  # a file of the user's runs there already
-        return TorchForward(module, precision)
-    content = exported(module, shape, anew=anew)
-    return OnnxNetwork(content, name=type(module).__name__, tf32=precision == "tf32")
+    """What runs the forward pass; `anew` exports a graph that is in the cache already."""
+    if engine == "onnx" and not is_onnx(module):  # a file of the user's runs there already
+        content = exported(module, shape, anew=anew)
+        return OnnxNetwork(content, name=type(module).__name__, tf32=precision == "tf32")
+    return TorchForward(module, precision, compiled=engine == "compile")
 
 
 def is_onnx(module: nn.Module) -> bool:
     """Whether a model is an ONNX file, which ONNX Runtime runs whatever the engine."""
     return any(isinstance(part, OnnxNetwork) for part in module.modules())
-
-
-FORWARDS: Mapping[str, Make] = {"torch": _torch, "compile": _compiled, "onnx": _onnx}
-ENGINES = tuple(FORWARDS)
-AUTO = "auto"  # torch, or onnx where `choose_engine` finds that it pays
-
-
-def checked(
-    name: str, forward: Forward, module: nn.Module, images: Tensor, *, precision: str = "fp32"
-) -> Forward:
-    """A forward pass that answers as the module does on a few images.
-
-    A graph from the cache that does not, of other code perhaps, is exported anew.
-
-    Raises:
-        ModelError: It answers differently.
-    """
-    if not isinstance(forward, OnnxNetwork):  # the module itself
-        return forward
-    try:
-        check_forward(name, forward, module, images)
-    except ModelError:
-        channels, height, width = images.shape[1:]
-        forward = _onnx(module, (channels, height, width), precision, anew=True)
-        check_forward(name, forward, module, images)
-    return forward
-
-
-def check_forward(name: str, forward: Forward, module: nn.Module, images: Tensor) -> None:
-    """Compares the logits of a translated module with its own on a few images.
-
-    Raises:
-        ModelError: They differ by more than rounding.
-    """
-    with torch.no_grad():
-        expected = module(images[:CHECKED]).float()
-    difference = (forward(images[:CHECKED]) - expected).abs().max()
-    allowed = AGREEMENT * expected.abs().max()
-    if not difference <= allowed:  # NaN is no agreement either
-        raise ModelError(
-            f"{name} answers differently in ONNX Runtime: on the first images its logits are off "
-            f"by {difference:.2g}, and rounding explains {allowed:.2g}; use --engine torch"
-        )
 
 
 # --- devices and batches
@@ -194,31 +137,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
-@torch.no_grad()
-def check_batch_independence(
-    name: str, forward: Forward, images: Tensor, *, rounding: float = 0.0
-) -> None:
-    """Predicts an image alone and in other company: it must not matter.
-
-    Raises:
-        ModelError: The logits differ by more than rounding.
-    """
-    alone = forward(images[:1])
-    others = images[1:CHECKED] if len(images) > 1 else 1 - images[:1]
-    in_company = forward(torch.cat([images[:1], others]))[:1]
-    difference = (alone - in_company).abs().max()
-    allowed = max(AGREEMENT, 8 * rounding) * in_company.abs().max()
-    if not difference <= allowed:
-        raise ModelError(
-            f"the logits of {name} depend on the other images of a batch: one image alone and "
-            f"among others differ by {difference:.2g}, and rounding explains {allowed:.2g}. Every "
-            "score would depend on the batch size: check for batch norm in training mode, or "
-            "statistics taken over the batch"
-        )
-
-
-def input_shape(classifier: Classifier) -> tuple[int, int, int]:
-    """(channels, height, width) of the images that a model takes."""
+def input_shape(classifier: Classifier) -> Shape:
+    """Of the images that a model takes."""
     recipe = classifier.preprocessing
     return (len(recipe.mean), recipe.input_size, recipe.input_size)
 
@@ -237,13 +157,8 @@ def choose_engine(
     """ONNX Runtime on a CPU where it is installed and faster, and the run long enough to pay.
 
     Both are timed on this machine, on blank images. A graph that is in the cache already pays
-    after seconds, one that has to be exported after minutes.
-
-    Args:
-        classifier: The model.
-        device: Where it runs.
-        precision: As for `Engine`.
-        passes: Images that go through the model at most.
+    after seconds, one that has to be exported after minutes. `passes` is a bound of the images that
+    go through the model.
     """
     module, shape = classifier.module.to(device).eval(), input_shape(classifier)
     installed = all(find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript"))
@@ -257,7 +172,7 @@ def choose_engine(
     if passes * seconds < (CACHED_PAYS if graph_file(module, shape).is_file() else EXPORT_PAYS):
         return "torch"
     try:
-        translated = _onnx(module, shape, precision)
+        translated = make_forward("onnx", module, shape)
         other = min(time_forward(translated, blank) for _ in range(TRIALS))
     except (AftModelsError, ModelError):  # what cannot be exported runs in PyTorch
         return "torch"
@@ -283,7 +198,7 @@ class Engine:
             classifier: The model.
             device: Where it runs.
             precision: `fp32`, `tf32`, `bf16` or `fp16`.
-            engine: What runs the forward pass, a name of `FORWARDS`.
+            engine: What runs the forward pass, one of `ENGINES`.
             batch_size: How many images at once; None: as many as are useful and fit.
             like: Images of a caller whose module runs where and as it is; None: square ones, in the
                 preprocessing of the model.
@@ -295,10 +210,11 @@ class Engine:
         self.rounding = ROUNDING[precision]
         self.batch_size = batch_size or self._auto(self._recipe.input_size)
         module = classifier.module if like is not None else classifier.module.to(device).eval()
-        shape = input_shape(classifier) if like is None else (*like.shape[1:],)
-        as_it_is = like is not None and engine == "torch"
-        self._forward = module if as_it_is else FORWARDS[engine](module, shape, precision)
-        self._blank = torch.zeros(shape, dtype=None if like is None else like.dtype, device=device)
+        self._shape = input_shape(classifier) if like is None else (*like.shape[1:],)
+        self._dtype = torch.float32 if like is None else like.dtype
+        self._forward: Forward = module
+        if like is None or engine != "torch":
+            self._forward = make_forward(engine, module, self._shape, precision)
         self._reference: nn.Module | None = module  # until the two are compared
         self.network_input = getattr(classifier.module, "network_input", None)
         self._features = classifier.features
@@ -321,21 +237,59 @@ class Engine:
         """Returns logits, (B, classes), in float32."""
         if self._reference is not None:
             module, self._reference = self._reference, None
-            self._forward = checked(
-                self.name, self._forward, module, images, precision=self.precision
-            )
+            self._check_graph(module, images[:CHECKED])
             self._check_company(images)
         logits = self._answer(images)
         if self.on_passes is not None:
             self.on_passes(len(images))
         return logits
 
+    @torch.no_grad()
+    def _check_graph(self, module: nn.Module, images: Tensor) -> None:
+        """Compares a module with its graph; one from the cache, of other code perhaps, made anew.
+
+        Raises:
+            ModelError: Their logits differ by more than rounding.
+        """
+        if not isinstance(self._forward, OnnxNetwork):  # the module itself
+            return
+        expected = module(images).float()
+        allowed = AGREEMENT * expected.abs().max()
+        for anew in (False, True):
+            if anew:
+                self._forward = make_forward("onnx", module, self._shape, self.precision, anew=True)
+            difference = (self._forward(images) - expected).abs().max()
+            if difference <= allowed:  # NaN is no agreement
+                return
+        raise ModelError(
+            f"{self.name} answers differently in ONNX Runtime: on the first images its logits are "
+            f"off by {difference:.2g}, and rounding explains {allowed:.2g}; use --engine torch"
+        )
+
+    @torch.no_grad()
     def _check_company(self, images: Tensor) -> None:
+        """Predicts an image alone and in other company: it must not matter.
+
+        Raises:
+            ModelError: The logits differ by more than rounding.
+        """
+        others = images[1:CHECKED] if len(images) > 1 else 1 - images[:1]
         try:
-            check_batch_independence(self.name, self._forward, images, rounding=self.rounding)
+            alone = self._forward(images[:1])
+            in_company = self._forward(torch.cat([images[:1], others]))[:1]
         except Exception as error:
-            if not is_out_of_memory(error):  # too little for a handful of images: one at a time
-                raise
+            if is_out_of_memory(error):  # too little for a handful of images: one at a time
+                return
+            raise
+        difference = (alone - in_company).abs().max()
+        allowed = max(AGREEMENT, 8 * self.rounding) * in_company.abs().max()
+        if not difference <= allowed:
+            raise ModelError(
+                f"the logits of {self.name} depend on the other images of a batch: one image alone "
+                f"and among others differ by {difference:.2g}, and rounding explains "
+                f"{allowed:.2g}. Every score would depend on the batch size: check for batch norm "
+                "in training mode, or statistics taken over the batch"
+            )
 
     def _answer(self, images: Tensor) -> Tensor:
         logits: list[Tensor] = []
@@ -368,7 +322,8 @@ class Engine:
         would be too small to fill them.
         """
         count = min(TRIAL, self.batch_size)
-        return time_forward(self._answer, self._blank.expand(count, -1, -1, -1))
+        blank = torch.zeros(count, *self._shape, dtype=self._dtype, device=self.device)
+        return time_forward(self._answer, blank)
 
     def shrink(self, batch_size: int) -> None:
         """Goes on with smaller batches after memory ran out."""

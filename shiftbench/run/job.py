@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -142,14 +142,21 @@ def make_job(
     dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
     settings = settings.for_data(dataset)
     _check(classifier, dataset, settings)
-    bare = _geometry(classifier, dataset, settings, {})
-    metrics = {
-        text: plan_metric(text, settings, view=bare.view, resize=bare.resize)
-        for text in settings.metric_texts()
-        if text not in _without_room(settings, bare)
-    }
-    geometry = _geometry(classifier, dataset, settings, {t: m.margin() for t, m in metrics.items()})
-    images, searched = _choose(dataset, settings)
+    cut = partial(canvas_for, classifier, dataset, crop_pct=settings.crop_pct, pad=settings.pad)
+    bare = cut()
+    texts = settings.metric_texts()
+    if bare.resize - bare.view < 2 and "consistency:crop" not in settings.metrics:
+        # No room for random crops: an error only where they were asked for by name.
+        texts = [text for text in texts if text != "consistency:crop"]
+    metrics = {t: plan_metric(t, settings, view=bare.view, resize=bare.resize) for t in texts}
+    widest = max(metrics, key=lambda text: metrics[text].margin())
+    geometry = cut(margin=metrics[widest].margin(), shift=widest)
+    images: Sequence[int] = range(len(dataset))
+    if settings.limit is not None and settings.limit < len(images):
+        images = balanced(dataset.keys, dataset.labels, settings.limit, settings.seed)
+    searched = images  # or a smaller choice, which is part of the larger one
+    if settings.search_limit is not None and settings.search_limit < len(images):
+        searched = balanced(dataset.keys, dataset.labels, settings.search_limit, settings.seed)
     chosen = {True: [dataset.keys[i] for i in searched], False: [dataset.keys[i] for i in images]}
     return Job(
         classifier=classifier,
@@ -211,35 +218,22 @@ def _check(classifier: Classifier, dataset: ImageSet, settings: Settings) -> Non
             )
 
 
-def _choose(dataset: ImageSet, settings: Settings) -> tuple[Sequence[int], Sequence[int]]:
-    """The images, and those that are searched: the smaller choice is part of the larger one."""
-
-    def chosen(limit: int | None, others: Sequence[int]) -> Sequence[int]:
-        if limit is None or limit >= len(others):
-            return others
-        return balanced(dataset.keys, dataset.labels, limit, settings.seed)
-
-    images = chosen(settings.limit, range(len(dataset)))
-    return images, chosen(settings.search_limit, images)
-
-
-def _without_room(settings: Settings, geometry: Geometry) -> set[str]:
-    """Random crops that the canvas has no room for: an error only where they were asked for."""
-    room = geometry.resize - geometry.view
-    return set() if room >= 2 else {"consistency:crop"} - set(settings.metrics)
-
-
-def _geometry(
-    classifier: Classifier, dataset: ImageSet, settings: Settings, margins: Mapping[str, int]
+def canvas_for(
+    classifier: Classifier,
+    dataset: ImageSet,
+    *,
+    crop_pct: str,
+    pad: str,
+    margin: int = 0,
+    shift: str = "nothing",
 ) -> Geometry:
-    """The canvas with the widest margin that any metric needs; errors name that metric."""
-    widest = max(margins, key=lambda name: margins[name], default="nothing")
+    """The canvas of a model's images, with a margin that `shift` needs."""
     return geometry_for(
         classifier.preprocessing,
-        crop_pct=settings.crop_pct,
-        margin=margins.get(widest, 0),
-        pad=settings.pad,
+        crop_pct=crop_pct,
+        margin=margin,
+        pad=pad,
         finished=dataset.has_size(classifier.preprocessing.network_size),
         rendered=isinstance(dataset, RenderedSet),
-        shift=widest,
+        shift=shift,
     )

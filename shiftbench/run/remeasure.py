@@ -9,19 +9,17 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from shiftbench.data import ImageSet, RenderedSet, load_dataset, relabeled
+from shiftbench.data import ImageSet, load_dataset, relabeled
 from shiftbench.data.base import in_turn
 from shiftbench.errors import DataError, UsageError
 from shiftbench.metrics.base import KEY, NEAR_TIE_COLUMN
 from shiftbench.models import load_model
 from shiftbench.models.classifier import Classifier
-from shiftbench.preprocessing import geometry_for
 from shiftbench.records.record import ModelInfo, Record, read_record
 from shiftbench.records.verify import contradictions, save_verification
 from shiftbench.run.engine import Engine, choose_device, float32_arithmetic
-from shiftbench.run.job import Job, describe_data
+from shiftbench.run.job import Job, canvas_for, describe_data
 from shiftbench.run.runner import Execution, measure
 from shiftbench.run.store import Store
 from shiftbench.scores import ACCURACY
@@ -107,13 +105,12 @@ def job_of(record: Record, classifier: Classifier, dataset: ImageSet) -> Job:
     dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
     loaded = (info.load() for info in record.metrics.values())
     metrics = tuple(metric for metric in loaded if metric is not None)
-    geometry = geometry_for(
-        classifier.preprocessing,
+    geometry = canvas_for(
+        classifier,
+        dataset,
         crop_pct=str(record.data.geometry["crop"]),
-        margin=max(metric.margin() for metric in metrics),
         pad=str(record.data.geometry["pad"]),
-        finished=dataset.has_size(classifier.preprocessing.network_size),
-        rendered=isinstance(dataset, RenderedSet),
+        margin=max(metric.margin() for metric in metrics),
         shift=f"the record of {record.model.name}",
     )
     samples = record.samples()
@@ -220,11 +217,10 @@ def remeasure(
     )
     store = Store()
     precision = record.settings.get("precision", "fp32")
-    device: torch.device = choose_device(execution.device)
     with float32_arithmetic(precision):
         engine = Engine(
             classifier,
-            device=device,
+            device=choose_device(execution.device),
             precision=precision,
             engine=record.settings.get("engine", "torch"),
             batch_size=execution.batch_size,

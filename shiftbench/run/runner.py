@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,10 @@ def run(
         job = job.with_engine(group.gather(job.settings["engine"])[0])
         with group.raise_on_all_ranks():
             store.read(job)
-            missing = _share(job, store.missing(job), shard)
+            missing, part = store.missing(job), job
+            if shard is not None:
+                mine = shard.share(_in_order(job, job.keys))
+                missing, part = _only(mine, missing), replace(job, keys=_only(mine, job.keys))
         group.wait()  # every process has seen the same parts before any of them writes new ones
         if any(missing.values()):
             with group.raise_on_all_ranks(), float32_arithmetic(settings.precision):
@@ -148,7 +151,7 @@ def run(
                 )
                 shared = GroupProgress(group, callback) if group.count > 1 else callback
                 try:
-                    measure(job, store, engine, group=group, shard=shard, callback=shared)
+                    measure(part, store, engine, missing, group=group, callback=shared)
                 finally:
                     store.close()
         finished: tuple[Record | None, bool, int] = None, False, 0
@@ -157,8 +160,8 @@ def run(
                 environment = describe_environment(device, processes=group.count)
                 finished = _finish(job, store, environment, shard)
         record, written, left = group.gather(finished)[0]
-    part = None if record is None else requested(record, job)
-    return RunResult(record, part, reused=record is not None and not written, left=left)
+    asked = None if record is None else requested(record, job)
+    return RunResult(record, asked, reused=record is not None and not written, left=left)
 
 
 def _prepare(
@@ -207,49 +210,51 @@ def _finish(
     return *store.finish(job, environment), 0
 
 
-def _share(
-    job: Job, missing: Mapping[str, Sequence[str]], shard: Shard | None
-) -> Mapping[str, Sequence[str]]:
-    """The part of the missing images that a shard measures.
+def _in_order(job: Job, keys: Mapping[str, Sequence[str]]) -> list[str]:
+    """The images of any metric, in the order of the data set."""
+    return sorted({key for own in keys.values() for key in own}, key=job.number.__getitem__)
 
-    It follows from the images of the job alone, not from those that are missing at the moment.
-    """
-    if shard is None:
-        return missing
-    keys = {key for keys in job.keys.values() for key in keys}
-    mine = set(shard.share(sorted(keys, key=job.number.__getitem__)))
-    return {name: [key for key in lacking if key in mine] for name, lacking in missing.items()}
+
+def _only(chosen: Sequence[str], keys: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The chosen ones among the images of each metric."""
+    some = set(chosen)
+    return {name: [key for key in own if key in some] for name, own in keys.items()}
 
 
 def measure(
     job: Job,
     store: Store,
     engine: Engine,
+    missing: Mapping[str, Sequence[str]] | None = None,
     *,
     group: Group = SINGLE_PROCESS,
-    shard: Shard | None = None,
     callback: ProgressCallback | None = None,
     at_hand: CanvasBatch | None = None,
 ) -> None:
-    """Adds the rows that a store lacks for a job; of several processes, each adds its share.
+    """Adds the rows that are missing; of several processes, each adds its share.
 
-    Images `at_hand` are not loaded.
+    Args:
+        job: What is asked for.
+        store: Where the rows go.
+        engine: The model.
+        missing: Metric -> images to measure; by default all that the store lacks for the job.
+        group: The processes that share them.
+        callback: Called with an estimate of the work, and with the progress of each metric.
+        at_hand: Images that need not be loaded: all of those that are missing.
     """
-    missing = _share(job, store.missing(job), shard)
-    asked = _share(job, job.keys, shard)
-    keys = {key for lacking in missing.values() for key in lacking}
-    mine = set(group.share(sorted(keys, key=job.number.__getitem__)))
+    missing = store.missing(job) if missing is None else missing
+    mine = _only(group.share(_in_order(job, missing)), missing)
     work = []
     for metric in job.metrics:
         if metric.name in missing:
-            todo = [key for key in missing[metric.name] if key in mine]
-            done = len(asked[metric.name]) - len(missing[metric.name])
+            todo, asked = mine[metric.name], job.keys[metric.name]
+            done = len(asked) - len(missing[metric.name])
             work.append(
                 _MetricWork(
                     metric,
                     set(todo),
                     before=store.partial(metric, todo),
-                    rows=[store.rows(metric, job.keys[metric.name])],
+                    rows=[store.rows(metric, asked)] if callback else [],
                     progress=Progress(metric.name, done, done + len(todo)),
                 )
             )
@@ -263,11 +268,13 @@ class _MetricWork:
     metric: Metric
     todo: set[str]  # images that it lacks
     before: pd.DataFrame  # what there is of them: a smaller grid, fewer draws
-    rows: list[pd.DataFrame]  # of images that are done
+    rows: list[pd.DataFrame]  # of images that are done, to show their score
     progress: Progress
 
     def score(self) -> Score | None:
         """The metric's first score, at its largest radius, of the images measured so far."""
+        if not self.rows:  # nobody looks
+            return None
         rows = pd.concat([frame for frame in self.rows if len(frame)] or self.rows[:1])
         scores = score_rows([self.metric], rows[~rows.index.duplicated(keep="last")])
         return scores.at(scores.stems()[0]) if len(scores) else None
@@ -283,12 +290,12 @@ class _Runner:
     callback: ProgressCallback | None
     work: Sequence[_MetricWork]
     _current: _MetricWork = field(init=False)  # what the engine's passes belong to
-    _share: float = 0.0  # of an image, that one of these passes is worth at least
+    _worth: float = 0.0  # at least what part of an image one of these passes is
 
     def run(self, at_hand: CanvasBatch | None = None) -> None:
         """Measures the missing images of each metric."""
         for work in self.work:
-            self._emit(work, score=work.score() if self.callback else None)
+            self._emit(work, score=work.score())
         # Images that as many metrics lack stay together: a search needs many to fill a batch.
         lacking = Counter(key for work in self.work for key in work.todo)
         keys = sorted(lacking, key=lambda key: (-lacking[key], self.job.number[key]))
@@ -343,7 +350,7 @@ class _Runner:
     def _measure_metrics(self, canvases: CanvasBatch, waited: float, size: PartSize) -> None:
         size.batch_size = self.engine.batch_size
         began = time.monotonic() - waited
-        self._current, self._share = self.work[0], 0.0
+        self._current, self._worth = self.work[0], 0.0
         batch = self._predict(canvases)
         for work in self.work:
             images = [i for i, key in enumerate(batch.keys) if key in work.todo]
@@ -351,38 +358,36 @@ class _Runner:
                 part = batch.take(images)
                 before = work.before.loc[list(part.keys)]
                 self._current = work
-                self._share = len(images) / max(1, work.metric.passes(before))
+                self._worth = len(images) / max(1, work.metric.passes(before))
                 rows = work.metric.rows(part, before)
                 self._keep(work, rows, seconds := time.monotonic() - began)
-                size.note(work.metric.name, len(images), seconds)
+                size.note(work.metric.name, seconds / len(images))
             began = time.monotonic()
 
     def _predict(self, canvases: CanvasBatch) -> ImageBatch:
         """Puts images on the engine's device and makes their clean predictions."""
         dataset, geometry = self.job.dataset, self.job.geometry
-        scene = None
-        if isinstance(dataset, RenderedSet):
 
-            def scene() -> Views:
-                assert isinstance(dataset, RenderedSet)
-                inner = geometry.inner or geometry.view
-                wider = (geometry.view - inner) // 2
-                views = dataset.views(canvases.indices, inner, wider=wider)
-                return lambda offset, rows=None: self.engine.prepare(views(offset, rows))
+        def scene() -> Views:
+            assert isinstance(dataset, RenderedSet)
+            inner = geometry.inner or geometry.view
+            views = dataset.views(canvases.indices, inner, wider=(geometry.view - inner) // 2)
+            return lambda offset, rows=None: self.engine.prepare(views(offset, rows))
 
         return ImageBatch.predict(
             self.engine,
             self.engine.prepare(canvases.canvas),
-            self.job.geometry.margin,
+            geometry.margin,
             canvases.keys,
             canvases.labels.numpy(),
             batch_size=self.engine.batch_size,
-            scene=scene,
+            scene=scene if isinstance(dataset, RenderedSet) else None,
         )
 
     def _keep(self, work: _MetricWork, rows: pd.DataFrame, seconds: float) -> None:
         self.store.append(work.metric, rows, seconds)
-        work.rows.append(rows)
+        if self.callback:
+            work.rows.append(rows)
         work.todo -= set(rows.index)
         self._emit(
             work,
@@ -390,7 +395,7 @@ class _Runner:
             measured=work.progress.measured + len(rows),
             under_way=0.0,
             seconds=work.progress.seconds + seconds,
-            score=work.score() if self.callback else None,
+            score=work.score(),
         )
 
     def _passed(self, images: int) -> None:
@@ -398,7 +403,7 @@ class _Runner:
         self._emit(
             self._current,
             passes=progress.passes + images,
-            under_way=progress.under_way + images * self._share,
+            under_way=progress.under_way + images * self._worth,
         )
 
     def _emit(self, work: _MetricWork, **changes: Any) -> None:
@@ -417,26 +422,24 @@ class PartSize:
     batch_size: int
     guess: float = 0.0  # seconds per image of the slowest metric, before any was measured
     _size: int = 0
-    _slowest: dict[str, float] = field(default_factory=dict)  # metric -> seconds per image
+    _speed: dict[str, float] = field(default_factory=dict)  # metric -> seconds per image
 
-    def note(self, metric: str, images: int, seconds: float) -> None:
-        """Takes in what a metric took; an estimate that follows changes of speed."""
-        speed = seconds / images
-        before = self._slowest.get(metric, speed)
-        self._slowest[metric] = 0.5 * before + 0.5 * speed
+    def note(self, metric: str, seconds: float) -> None:
+        """Takes in what a metric took per image; an estimate that follows changes of speed."""
+        self._speed[metric] = 0.5 * self._speed.get(metric, seconds) + 0.5 * seconds
 
     def next(self) -> int:
         """Images for the next part."""
-        largest = FULL_BATCHES * self.batch_size
-        slowest = max(self._slowest.values(), default=self.guess)
-        growth = GROWTH if self._slowest else 1
+        slowest = max(self._speed.values(), default=self.guess)
         in_time = int(SECONDS_AT_A_TIME / max(slowest, 1e-9))
-        self._size = max(1, min(in_time, largest, growth * (self._size or FIRST_IMAGES)))
+        grown = (GROWTH if self._speed else 1) * (self._size or FIRST_IMAGES)
+        self._size = max(1, min(in_time, FULL_BATCHES * self.batch_size, grown))
         return self._size
 
 
 def describe_environment(device: torch.device, *, processes: int = 1) -> dict[str, str | int]:
     """Names the software and the hardware; the commit when the code is a git checkout."""
+    cuda = device.type == "cuda"
     about: dict[str, str | int] = {
         "shiftbench": importlib.metadata.version("shiftbench"),
         "torch": torch.__version__,
@@ -444,23 +447,13 @@ def describe_environment(device: torch.device, *, processes: int = 1) -> dict[st
         "timm": importlib.metadata.version("timm"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "device": _device_name(device),
+        "device": torch.cuda.get_device_name(device) if cuda else device.type,
         "processes": processes,
     }
-    commit = _commit(Path(__file__).parents[2])
-    return about | ({"commit": commit} if commit else {})
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def _commit(checkout: Path) -> str | None:
-    if not (checkout / ".git").exists():
-        return None
-    command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+    checkout = Path(__file__).parents[2]
+    if (checkout / ".git").exists():
+        command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+        with suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+            about["commit"] = done.stdout.strip()
+    return about

@@ -147,13 +147,15 @@ def run_suite(
         callback: Called with a title before each run; what it returns follows the progress.
     """
     execution = execution or Execution()
-    models = _Models()
+    previous, classifier = None, None  # the runs of a measure, which stand together, share theirs
     for number, one in enumerate(runs, 1):
+        same_model = replace(one, settings=Settings())
+        again = same_model == previous and classifier is not None
+        classifier, previous = classifier if again else None, same_model
         try:
             with execution.group.raise_on_all_ranks():
                 dataset = load_data(one)
-                again = models.has(one)
-                classifier = models.load(one, dataset)
+                classifier = classifier or _load(one, dataset)
             title = f"{number}/{len(runs)} {classifier.name}" if len(runs) > 1 else classifier.name
             result = run(
                 classifier,
@@ -195,11 +197,11 @@ def check_suite(
     >>> check.images, check.problem
     (120, '')
     """
-    models, place = _Models(), choose_device(device)
+    place = choose_device(device)
     for one in runs:
         try:
             dataset = load_data(one)
-            job = make_job(models.load(one, dataset), dataset, one.settings, workers=0)
+            job = make_job(_load(one, dataset), dataset, one.settings, workers=0)
             engine = Engine(job.classifier, device=place, precision=one.settings.precision)
             first = job.keys[job.metrics[0].name][:1]
             images = replace(job, metrics=job.metrics[:1], keys={job.metrics[0].name: first})
@@ -214,27 +216,11 @@ def check_suite(
             yield Check(str(one.model), one.data, problem=str(error))
 
 
-@dataclass
-class _Models:
-    """Loads models one at a time; the runs of a measure, which stand together, share theirs."""
-
-    _last: tuple[Measurement, Classifier] | None = None
-
-    def has(self, one: Measurement) -> bool:
-        last = self._last
-        return last is not None and replace(one, settings=last[0].settings) == last[0]
-
-    def load(self, one: Measurement, dataset: ImageSet) -> Classifier:
-        if self._last is None or not self.has(one):
-            self._last = None  # two at a time may be too large
-            loaded = load_model(
-                one.model,
-                checkpoint=one.checkpoint,
-                strip_prefix=one.strip_prefix,
-                class_names=dataset.class_names,
-            )
-            self._last = one, loaded
-        return self._last[1]
+def _load(one: Measurement, dataset: ImageSet) -> Classifier:
+    names = dataset.class_names
+    return load_model(
+        one.model, checkpoint=one.checkpoint, strip_prefix=one.strip_prefix, class_names=names
+    )
 
 
 def _file(name: str) -> Path:
