@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from aft_models.weights import state_dict_digest
 from shiftbench.data import CanvasBatch, ImageSet
 from shiftbench.data.base import ALL
 from shiftbench.errors import DataError, UsageError, no_images
-from shiftbench.metrics import MetricOptions, plan_metric
+from shiftbench.metrics import Metric, MetricOptions, plan_metric
 from shiftbench.metrics.predictions import Model, check_batch_size
 from shiftbench.models.classifier import Classifier, LogitsOnly, are_probabilities
 from shiftbench.preprocessing import Geometry, Preprocessing
@@ -235,44 +236,36 @@ def evaluate(
         repeats=repeats,
         seed=seed,
     )
+    settings = {"limit": None, "search_limit": None, "seed": seed, "engine": engine}
     store, names, classes, pixels = Store(), list[str](), list[int](), hashlib.sha256()
-    job: Job | None = None
     with _eval_mode(model) as like:
-        for part, labels_here in _parts(_batches(images, labels), FULL_BATCHES * batch_size):
-            moved = part if like is None else part.to(like.device, like.dtype)
-            moved = moved if device is None else moved.to(device)
-            if job is None:
-                place, margin = _center(moved, _needed(texts, options, moved), attacks, view)
-                first = _cut(moved, place)
-                job = _plan(
-                    _classifier(model, engine, first), place, margin, texts, options, engine
-                )
-                forward = Engine(
-                    job.classifier,
-                    device=first.device,
-                    engine=engine,
-                    batch_size=batch_size,
-                    like=first,
-                )
-            canvas = _cut(moved, place, margin)
+        parts = _parts(_batches(images, labels), FULL_BATCHES * batch_size, like, device)
+        first = next(parts, None)
+        if first is None:
+            raise no_images()
+        place, margin = _center(first[0], texts, options, view)
+        shown = _cut(first[0], place)
+        side = min(shown.shape[-2:])
+        geometry = Geometry(side, side + 2 * margin, margin, interpolation="none", crop="given")
+        sizes = {"view": geometry.view, "resize": geometry.resize}
+        planned = [plan_metric(text, options, **sizes) for text in dict.fromkeys(texts)]
+        classifier = _classifier(model, engine, shown)
+        forward = Engine(
+            classifier, device=shown.device, engine=engine, batch_size=batch_size, like=shown
+        )
+        for part, labels_here in chain([first], parts):
+            canvas = _cut(part, place, margin)
             pixels.update(canvas.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-            here = _keys(keys, len(names), len(labels_here))
-            batch = CanvasBatch(
-                canvas, torch.from_numpy(labels_here), here, tuple(range(len(here)))
-            )
+            here = _Given(data, ALL, _keys(keys, len(names), len(part)), labels_here.tolist(), ())
+            batch = CanvasBatch(canvas, torch.from_numpy(labels_here), tuple(here.keys))
             rows = Store()  # of its own: looking up what is missing takes longer, the more there is
-            measure(
-                _on(job, _Given(data, ALL, here, labels_here.tolist(), ())),
-                rows,
-                forward,
-                at_hand=batch,
-            )
+            job = _job(classifier, here, geometry, planned, settings)
+            measure(job, rows, forward, at_hand=batch)
             store.extend(rows)
-            names += here
-            classes += labels_here.tolist()
-    if job is None:
-        raise no_images()
-    job = _on(job, _Given(data, ALL, names, classes, (), digest=pixels.hexdigest()))
+            names += here.keys
+            classes += here.labels
+    everything = _Given(data, ALL, names, classes, (), digest=pixels.hexdigest())
+    job = _job(classifier, everything, geometry, planned, settings)
     job = replace(job, model=replace(job.model, name=name))
     return Evaluation(store.derive(job, describe_environment(forward.device)))
 
@@ -293,34 +286,23 @@ class _Given(ImageSet):
         return self.digest
 
 
-def _plan(
+def _job(
     classifier: Classifier,
-    place: Box,
-    margin: int,
-    texts: Sequence[str],
-    options: MetricOptions,
-    engine: str,
+    images: ImageSet,
+    geometry: Geometry,
+    metrics: Sequence[Metric],
+    settings: Mapping[str, Any],
 ) -> Job:
-    """The job, on no images yet."""
-    side = min(place[2:])
-    geometry = Geometry(side, side + 2 * margin, margin, interpolation="none", crop="given")
-    sizes = {"view": geometry.view, "resize": geometry.resize}
-    nothing = _Given("", ALL, (), (), ())
     return Job(
         classifier=classifier,
-        dataset=nothing,
+        dataset=images,
         geometry=geometry,
-        metrics=tuple(plan_metric(text, options, **sizes) for text in dict.fromkeys(texts)),
-        keys={},
+        metrics=tuple(metrics),
+        keys={metric.name: images.keys for metric in metrics},
         model=ModelInfo.of(classifier),
-        data=describe_data(nothing, geometry),
-        settings={"limit": None, "search_limit": None, "seed": options.seed, "engine": engine},
+        data=describe_data(images, geometry),
+        settings=settings,
     )
-
-
-def _on(job: Job, images: ImageSet) -> Job:
-    keys = {metric.name: images.keys for metric in job.metrics}
-    return replace(job, dataset=images, keys=keys, data=describe_data(images, job.geometry))
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:
@@ -384,28 +366,32 @@ def _eval_mode(model: Model) -> Iterator[Tensor | None]:
             part.training = True
 
 
-def _needed(texts: Sequence[str], options: MetricOptions, images: Tensor) -> int:
-    """Pixels that the grids need around the view; random crops make do with these."""
-    size = min(images.shape[-2:])
-    grids = [t for t in texts if t.partition(":")[0] not in ("consistency", "agreement")]
-    return max(plan_metric(text, options, view=size, resize=size).margin() for text in grids)
-
-
 def _center(
-    images: Tensor, needed: int, attacks: Sequence[str], view: int | tuple[int, int] | None
+    images: Tensor,
+    texts: Sequence[str],
+    options: MetricOptions,
+    view: int | tuple[int, int] | None,
 ) -> tuple[Box, int]:
     """Where the view stands in the images, and the margin that it has on every side."""
     height, width = images.shape[-2:]
-    if view is None:
-        view = (height - 2 * needed, width - 2 * needed)
-    rows, columns = (view, view) if isinstance(view, int) else view
+    sizes = {"view": min(height, width), "resize": min(height, width)}
+    # Random crops make do with the margin that the others need.
+    grids = [t for t in texts if t.partition(":")[0] not in ("consistency", "agreement")]
+    needed = max(plan_metric(text, options, **sizes).margin() for text in grids)
+    rows, columns = (
+        (view, view) if isinstance(view, int) else view or (height - 2 * needed, width - 2 * needed)
+    )
     margin = min(height - rows, width - columns) // 2
     if margin < needed or min(rows, columns) < 1:
+        attacks = [
+            repr(text.removeprefix("adversarial:"))
+            for text in grids
+            if text.startswith("adversarial:")
+        ]
         raise UsageError(
-            f"attack {' and '.join(map(repr, attacks))} needs {needed} pixels "
-            f"around the view, but images of {height}x{width} do not hold a view of "
-            f"{rows}x{columns} with them. Choose a smaller max_shift, a smaller view, or "
-            "larger or padded images"
+            f"attack {' and '.join(attacks)} needs {needed} pixels around the view, but images of "
+            f"{height}x{width} do not hold a view of {rows}x{columns} with them. Choose a smaller "
+            "max_shift, a smaller view, or larger or padded images"
         )
     return ((height - rows) // 2, (width - columns) // 2, rows, columns), margin
 
@@ -473,10 +459,12 @@ def _batch(images: Tensor | NDArray[Any], labels: Any) -> Images:
     return tensor, classes.cpu().numpy().astype(np.int64)
 
 
-def _parts(stream: Iterable[Images], size: int) -> Iterator[Images]:
-    """Joins and cuts batches into ones of nearly `size` images, all of one shape."""
+def _parts(
+    stream: Iterable[Images], size: int, like: Tensor | None, device: torch.device | str | None
+) -> Iterator[Images]:
+    """Joins and cuts batches into ones of nearly `size` images, all of one shape, on the device."""
     held: list[Images] = []
-    count, shape = 0, None
+    shape = None
     for images, labels in stream:
         shape = shape or images.shape[1:]
         if images.shape[1:] != shape:
@@ -486,16 +474,16 @@ def _parts(stream: Iterable[Images], size: int) -> Iterator[Images]:
             )
         for start in range(0, len(labels), size):
             piece = images[start : start + size], labels[start : start + size]
-            if count + len(piece[1]) > size:
-                yield _join(held)
-                held, count = [], 0
+            if sum(len(classes) for _, classes in [*held, piece]) > size:
+                yield _join(held, like, device)
+                held = []
             held.append(piece)
-            count += len(piece[1])
     if held:
-        yield _join(held)
+        yield _join(held, like, device)
 
 
-def _join(parts: list[Images]) -> Images:
-    if len(parts) == 1:
-        return parts[0]
-    return torch.cat([images for images, _ in parts]), np.concatenate([y for _, y in parts])
+def _join(parts: list[Images], like: Tensor | None, device: torch.device | str | None) -> Images:
+    images, labels = (part for part in zip(*parts, strict=True))
+    whole = torch.cat(images) if len(images) > 1 else images[0]
+    whole = whole if like is None else whole.to(like.device, like.dtype)
+    return whole if device is None else whole.to(device), np.concatenate(labels)

@@ -35,11 +35,11 @@ class CanvasBatch:
     canvas: Tensor  # uint8 (B, 3, S + 2m, S + 2m)
     labels: Tensor  # int64 (B,)
     keys: tuple[str, ...]
-    indices: tuple[int, ...]  # into the data set
+    indices: tuple[int, ...] = ()  # into the data set, where there is one
     bad: tuple[str, ...] = ()  # keys of images that were to be in this batch but do not decode
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return len(self.keys)
 
     def take(self, rows: slice) -> CanvasBatch:
         """Some of the images."""
