@@ -1,4 +1,4 @@
-"""A small run that several processes share; imported by the processes that tests start."""
+"""A small network and runs of it; imported by the processes that tests start."""
 
 from __future__ import annotations
 
@@ -45,14 +45,18 @@ def network(seed: int = 5) -> Classifier:
         return as_classifier(Net().eval(), RECIPE, name="net")
 
 
-def images(count: int = IMAGES) -> Scenes:
-    """Images that the network mostly gets right."""
+def labeled(model: nn.Module, count: int, side: int = SIDE, wrong: int = 4) -> Scenes:
+    """Images that a network gets right, every `wrong`-th aside: there is something to lose."""
     scenes = Scenes("test", count)
-    pixels = scenes.render(range(count), SIDE).float() / 255
+    pixels = scenes.render(range(count), side).float() / 255
     with torch.no_grad():
-        seen = network()((pixels - 0.5) / 0.25).argmax(1).tolist()
-    vars(scenes)["labels"] = [c if i % 4 else (c + 1) % 12 for i, c in enumerate(seen)]
+        seen = model((pixels - 0.5) / 0.25).argmax(1).tolist()
+    vars(scenes)["labels"] = [c if i % wrong else (c + 1) % 12 for i, c in enumerate(seen)]
     return scenes
+
+
+def images(count: int = IMAGES) -> Scenes:
+    return labeled(network().module, count)
 
 
 def measure(

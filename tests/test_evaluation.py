@@ -118,12 +118,6 @@ def test_a_module_comes_back_in_the_mode_it_came_in(model: nn.Sequential, labels
     assert all(torch.equal(v, model[2].state_dict()[k]) for k, v in statistics.items())
 
 
-def test_any_callable_will_do(model: nn.Sequential, labels: Tensor) -> None:
-    model.eval()
-    rows = shiftbench.evaluate(lambda x: model(x), images(), labels, max_shift=2).to_frame()
-    pd.testing.assert_frame_equal(rows, frame(model, images(), labels))
-
-
 def test_the_default_view_leaves_the_margin_the_grid_needs(
     model: nn.Sequential, labels: Tensor
 ) -> None:
@@ -200,6 +194,7 @@ def test_keys_decide_the_draws(model: nn.Sequential, labels: Tensor) -> None:
         ({"images": torch.zeros(0, 3, 16, 16), "labels": []}, DataError, "at least one image"),
         ({"images": [], "labels": None}, DataError, "at least one image"),
         ({"images": torch.zeros(COUNT, 3, 16, 16).byte()}, DataError, "subtract the mean"),
+        ({"images": torch.zeros(COUNT, 16, 16, 3)}, DataError, r"permute\(0, 3, 1, 2\)"),
         ({"images": [torch.zeros(3, 16, 16)], "labels": None}, DataError, "pairs, got Tensor"),
         ({"images": [("a.png", 1)], "labels": None}, DataError, "tensors, got str"),
         ({"images": [torch.zeros(3, 16, 16)]}, UsageError, "labels came with a list"),
@@ -301,16 +296,3 @@ def test_outputs_are_unpacked_and_probabilities_are_taken_for_what_they_are(
         result = small(other, consistency=("integer",))
         for name, score in plain.scores.items():
             assert result.scores[name].value == pytest.approx(score.value, abs=1e-6), name
-
-
-def test_a_model_whose_logits_depend_on_the_batch_is_refused(
-    small: Small, model: nn.Sequential
-) -> None:
-    with pytest.raises(ModelError, match="depend on the other images of a batch"):
-        small(lambda x: model(x - x.mean(0, keepdim=True)))
-
-
-def test_channels_last_is_named(model: nn.Sequential) -> None:
-    last = torch.zeros(4, 16, 16, 3)
-    with pytest.raises(DataError, match=r"permute\(0, 3, 1, 2\)"):
-        shiftbench.evaluate(model, last, [0] * 4)

@@ -215,18 +215,6 @@ def test_a_process_that_dies_ends_the_run_and_the_parts_stay(
     assert_same(samples(tmp_path), undisturbed)
 
 
-@pytest.mark.parametrize("batch_size", ["1", "7", "64"])
-def test_batch_size_changes_nothing(
-    batch_size: str,
-    place: Path,
-    undisturbed: pd.DataFrame,
-    shiftbench: Command,
-    tmp_path: Path,
-) -> None:
-    assert shiftbench(*request(place, tmp_path, "-b", batch_size, "-q")).code == 0
-    assert_same(samples(tmp_path), undisturbed)
-
-
 def test_a_failing_model_does_not_stop_the_others(
     place: Path, shiftbench: Command, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from torch.distributed import HashStore
 
 from shiftbench.errors import ShiftbenchError
 from shiftbench.run import distributed, progress
-from shiftbench.run.distributed import Group, LostProcessError
+from shiftbench.run.distributed import Group, LostProcessError, Shard
 from shiftbench.run.progress import Estimate, GroupProgress, Progress
 
 BEFORE = 10  # images that an earlier run has measured
@@ -37,10 +37,13 @@ def groups(count: int = 3) -> list[Group]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_processes_share_images_without_gaps_or_duplicates(size: int) -> None:
+def test_processes_and_shards_share_images_without_gaps_or_duplicates(size: int) -> None:
     images = list(range(23))
-    shares = [Group(rank, size).share(images) for rank in range(size)]
-    assert sorted(image for share in shares for image in share) == images
+    for sharing in (
+        [Group(r, size) for r in range(size)],
+        [Shard(i + 1, size) for i in range(size)],
+    ):
+        assert sorted(image for one in sharing for image in one.share(images)) == images
 
 
 def test_every_process_gets_what_all_have_in_order() -> None:

@@ -329,11 +329,6 @@ def test_an_onnx_file_runs_there_already(tmp_path: Path) -> None:
         torch.testing.assert_close(answer(images), module(images), atol=1e-5, rtol=1e-5)
 
 
-def test_short_floats_are_refused() -> None:
-    with pytest.raises(UsageError, match="engine onnx computes in float32, and precision bf16"):
-        Settings(engine="onnx", precision="bf16")
-
-
 def test_a_missing_package_names_the_extra(
     classifier: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:

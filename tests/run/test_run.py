@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from shard_runs import labeled
 from torch import Tensor, nn
 
 from shiftbench.data import Scenes, load_dataset, subset
@@ -46,16 +47,6 @@ class Nervous(nn.Module):
         return logits
 
 
-def labeled_by(model: nn.Module, dataset: Scenes) -> Scenes:
-    """Labels two images of three as the model sees them, so that there is something to lose."""
-    pixels = dataset.render(range(len(dataset)), SIDE).float() / 255
-    with torch.no_grad():
-        seen = model((pixels - 0.5) / 0.25).argmax(1).tolist()
-    truth = [seen[i] if i % 3 else (seen[i] + 1) % 12 for i in range(len(dataset))]
-    vars(dataset)["labels"] = truth
-    return dataset
-
-
 @pytest.fixture(scope="module")
 def model() -> Nervous:
     torch.manual_seed(1)
@@ -69,7 +60,7 @@ def classifier(model: Nervous) -> Classifier:
 
 @pytest.fixture(scope="module")
 def dataset(model: Nervous) -> Scenes:
-    return labeled_by(model, Scenes("test", 30))
+    return labeled(model, 30, SIDE, wrong=3)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +73,7 @@ def undisturbed(
     broken = rows["crop_broken_radius"]
     assert broken.isna().any()
     assert (broken > 0).any()  # the example can show a difference
+    assert list(rows["key"]) == list(dataset.keys)
     return rows
 
 
@@ -163,19 +155,6 @@ def test_a_finished_run_is_not_repeated_and_never_mixed(
     assert read_record(first.record.folder or tmp_path).settings["seed"] == 1
 
 
-def test_other_weights_and_other_labels_are_other_work(
-    classifier: Classifier, dataset: Scenes, tmp_path: Path
-) -> None:
-    store = tmp_path
-    settings = replace(SETTINGS, attacks=(), consistency=())
-    run(classifier, dataset, settings, store, execution=CPU)
-    with pytest.raises(RecordError, match=r"model\.digest"):
-        run(replace(classifier, digest="other"), dataset, settings, store, execution=CPU)
-    relabeled = Scenes("test", 30)
-    with pytest.raises(RecordError, match=r"data\.labels"):
-        run(classifier, relabeled, settings, store, execution=CPU)
-
-
 def test_full_grid_counts_every_offset(
     classifier: Classifier, dataset: Scenes, undisturbed: pd.DataFrame, tmp_path: Path
 ) -> None:
@@ -203,25 +182,6 @@ def test_sampled_offsets_are_marked_as_an_upper_bound(
     assert record.is_upper_bound(CROP)
     assert not record.is_upper_bound(ACCURACY)
     assert record.scores.find("adversarial_crop").value >= exact
-
-
-def test_scores_are_those_of_the_rows_and_passes_are_counted(
-    classifier: Classifier, dataset: Scenes, tmp_path: Path
-) -> None:
-    record = run(classifier, dataset, SETTINGS, tmp_path, execution=CPU).record
-    rows = record.samples()
-    accuracy = record.scores.find("accuracy")
-    assert accuracy.value == (rows["label"] == rows["prediction"]).mean()
-    assert ((rows["margin"] > 0) == (rows["label"] == rows["prediction"])).all()
-    for name in record.scores.curves():
-        curve, radius = record.scores.curve(name), rows[f"{name.kind}_broken_radius"]
-        assert [curve[s].value for s in range(3)] == [
-            (radius.isna() | (radius > s)).mean() for s in range(3)
-        ]
-        assert curve[0] == accuracy
-    assert record.forward_passes >= 4 * len(dataset)
-    assert record.data.images == len(dataset)
-    assert list(rows["key"]) == list(dataset.keys)
 
 
 class Greedy(nn.Module):
@@ -277,6 +237,8 @@ def test_requests_that_cannot_be(classifier: Classifier, dataset: Scenes, tmp_pa
         Settings(mode="sometimes")
     with pytest.raises(UsageError, match="unknown precision"):
         Settings(precision="fp8")
+    with pytest.raises(UsageError, match="engine onnx computes in float32, and precision bf16"):
+        Settings(engine="onnx", precision="bf16")
     with pytest.raises(UsageError, match="expected a step"):
         make_job(classifier, dataset, Settings(step="wide"))
     with pytest.raises(UsageError, match="whole pixels"):

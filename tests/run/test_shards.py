@@ -295,12 +295,6 @@ def test_shards_that_cannot_be(text: str) -> None:
         Shard.parse(text)
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 9])
-def test_shards_cover_everything_once(count: int) -> None:
-    shares = [Shard(i + 1, count).share(range(7)) for i in range(count)]
-    assert sorted(item for share in shares for item in share) == list(range(7))
-
-
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

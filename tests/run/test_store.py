@@ -68,6 +68,7 @@ def test_identity_survives_a_file_and_sees_every_change(job: Job, tmp_path: Path
         (replace(job, settings={**job.settings, "seed": 1}), r"settings\.seed was 0, is 1"),
         (replace(job, model=replace(job.model, digest="other")), r"model\.digest"),
         (replace(job, data=replace(job.data, fingerprint="other")), r"data\.fingerprint"),
+        (replace(job, data=replace(job.data, labels="other")), r"data\.labels"),
         (
             replace(job, data=replace(job.data, geometry={**job.data.geometry, "resize": 40})),
             r"data\.geometry\.resize",
