@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from shiftbench.data import Canvases, ImageSet, RenderedSet, balanced, relabeled
 from shiftbench.errors import DataError, UsageError
@@ -120,6 +121,12 @@ class Job:
     def with_engine(self, engine: str) -> Job:
         """The same job, run by another engine."""
         return replace(self, settings={**self.settings, "engine": engine})
+
+    def passes(self) -> int:
+        """Forward passes that it takes at most, (0, 0) aside."""
+        return sum(
+            m.passes(pd.DataFrame(index=range(len(self.keys[m.name])))) for m in self.metrics
+        )
 
     @cached_property
     def number(self) -> dict[str, int]:

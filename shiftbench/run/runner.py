@@ -154,12 +154,17 @@ def run(
                     measure(part, store, engine, missing, group=group, callback=shared)
                 finally:
                     store.close()
-        finished: tuple[Record | None, bool, int] = None, False, 0
+        record: Record | None = None
+        written, left = False, 0
         with group.raise_on_all_ranks():
             if group.is_main:
-                environment = describe_environment(device, processes=group.count)
-                finished = _finish(job, store, environment, shard)
-        record, written, left = group.gather(finished)[0]
+                if shard is not None:  # the last of them writes the record
+                    store.read(job)
+                    left = store.left(job)
+                if not left:
+                    environment = describe_environment(device, processes=group.count)
+                    record, written = store.finish(job, environment)
+        record, written, left = group.gather((record, written, left))[0]
     asked = None if record is None else requested(record, job)
     return RunResult(record, asked, reused=record is not None and not written, left=left)
 
@@ -177,12 +182,7 @@ def _prepare(
         return job
     engine = None if fresh else store.engine()
     if engine is None:
-        if not fresh:
-            store.read(job)
-        missing = store.missing(job)
-        asked = [metric for metric in job.metrics if metric.name in missing]
-        passes = sum(m.passes(store.partial(m, missing[m.name])) for m in asked)
-        precision = job.settings["precision"]
+        precision, passes = job.settings["precision"], job.passes()
         engine = choose_engine(job.classifier, device=device, precision=precision, passes=passes)
     try:
         store.prepare(job.with_engine(engine), fresh=fresh, shards=shards)
@@ -193,21 +193,6 @@ def _prepare(
         engine = begun
         store.prepare(job.with_engine(engine), shards=shards)
     return job.with_engine(engine)
-
-
-def _finish(
-    job: Job, store: FolderStore, environment: Mapping[str, Any], shard: Shard | None
-) -> tuple[Record | None, bool, int]:
-    """Writes the record, unless other shards have images left: the last of them writes it.
-
-    Returns:
-        The record, whether it was written, and how many images are left.
-    """
-    if shard is not None:
-        store.read(job)
-        if left := store.left(job):
-            return None, False, left
-    return *store.finish(job, environment), 0
 
 
 def _in_order(job: Job, keys: Mapping[str, Sequence[str]]) -> list[str]:
