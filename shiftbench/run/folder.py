@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +261,7 @@ class FolderStore(Store):
         for _ in range(ATTEMPTS):
             self.read(job)
             record = self.derive(job, environment)
-            if self.before is not None and _says_the_same(self.before, record):
+            if self.before is not None and _content(self.before) == _content(record):
                 self._drop_parts(job)
                 return self.before, False
             if self._stamp_now() == self._stamp:
@@ -320,15 +321,8 @@ def remove_if_empty(parts: Path) -> None:
             parts.rmdir()
 
 
-def _says_the_same(old: Record, new: Record) -> bool:
-    """Whether a record has the same images, metrics and scores."""
-    return (old.metrics, old.scores, old.settings, old.data, dict(old.maps)) == (
-        new.metrics,
-        new.scores,
-        new.settings,
-        new.data,
-        dict(new.maps),
-    )
+# What a record says, besides when and at what cost it was made.
+_content = attrgetter("metrics", "scores", "settings", "data", "maps")
 
 
 # --- what two runs must agree on before they may share work

@@ -64,10 +64,8 @@ class Store:
         """
         # Each for itself: of draws there may be too many in the widest row, and enough in another.
         frames = self._added.get(series_folder(metric), [])
-        exact, whole = (
-            widest(metric, [metric.as_asked(rows) for rows in frames]),
-            self.added(metric),
-        )
+        exact = widest(metric, [metric.as_asked(rows) for rows in frames])
+        whole = widest(metric, frames)
         common = (NEAR_TIE_COLUMN, PASSES, SECONDS)
         return exact.assign(**{c: whole.loc[exact.index, c] for c in common if len(exact)})
 
@@ -112,8 +110,12 @@ class Store:
         for metric in job.metrics:
             info = None if self.before is None else self.before.metrics.get(metric.name)
             old = None if info is None else _loaded(info)
-            if info is not None:
-                self._refuse_changed_code(metric, info)
+            changed = changed_parts(info.code, plugin_parts(*metric.code())) if info else []
+            if changed:
+                raise RecordError(
+                    f"{', '.join(changed)} changed since {metric.name} was measured: give another "
+                    "--output or --name, or replace the record with --fresh"
+                )
             if old is None or old.series == metric.series:
                 chosen.append(metric)
                 continue
@@ -131,14 +133,6 @@ class Store:
             chosen.append(metric)
         return chosen
 
-    def _refuse_changed_code(self, metric: Metric, info: MetricInfo) -> None:
-        changed = changed_parts(info.code, plugin_parts(*metric.code()))
-        if changed:
-            raise RecordError(
-                f"{', '.join(changed)} changed since {metric.name} was measured: give another "
-                "--output or --name, or replace the record with --fresh"
-            )
-
     def partial(self, metric: Metric, keys: Sequence[str]) -> pd.DataFrame:
         """What there is of images that are not finished; empty cells for the others."""
         rows = [
@@ -151,16 +145,9 @@ class Store:
 
         A stopped run may have left rows of other images, or wider ones: these stay in the parts.
         """
-        recorded, answers = self.recorded(metric), self.answers(metric)
-        asked = set(keys)
-        return widest(
-            metric,
-            [
-                recorded,
-                metric.as_asked(_of(asked, recorded)).assign(**{NEAR_TIE_COLUMN: False}),
-                _of(asked, answers),
-            ],
-        )
+        asked, recorded = set(keys), self.recorded(metric)
+        exact = metric.as_asked(_of(asked, recorded)).assign(**{NEAR_TIE_COLUMN: False})
+        return widest(metric, [recorded, exact, _of(asked, self.answers(metric))])
 
     def derive(self, job: Job, environment: Mapping[str, Any]) -> Record:
         """The record of everything that is measured, with its table of images.
