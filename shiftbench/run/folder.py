@@ -347,20 +347,18 @@ def identity_of(model: ModelInfo, data: DataInfo, settings: Mapping[str, Any]) -
     return as_read_back
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Where two identities differ, in words."""
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], hidden: set[str], prefix: str = ""
+) -> list[str]:
+    """Where two identities differ, in words; `hidden` names are not compared."""
     words: list[str] = []
     for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            words += _differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            words.append(f"{prefix}{key} was {_short(before)}, is {_short(after)}")
+        name, before, after = f"{prefix}{key}", old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping) and name not in hidden:
+            words += _differences(before, after, hidden, f"{name}.")
+        elif before != after and name not in hidden:
+            words.append(f"{name} was {_short(before)}, is {_short(after)}")
     return words
-
-
-def _without_parts(identity: Mapping[str, Any]) -> dict[str, Any]:
-    return {**identity, "model": {k: v for k, v in identity["model"].items() if k != "parts"}}
 
 
 def _short(value: Any) -> str:
@@ -369,13 +367,10 @@ def _short(value: Any) -> str:
 
 
 def _refuse_mixing(folder: Path, what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    changed = _differences(_without_parts(old), _without_parts(new))
     before, after = (identity["model"].get("parts", {}) for identity in (old, new))
-    parts = [
-        f"{part} was {before[part]}, is {after[part]}" for part in changed_parts(before, after)
-    ]
-    if parts:  # which say what the digest cannot
-        changed = [*parts, *(words for words in changed if not words.startswith("model.digest"))]
+    changed = [f"{p} was {before[p]}, is {after[p]}" for p in changed_parts(before, after)]
+    # The parts say what the digest cannot.
+    changed += _differences(old, new, {"model.parts", *(["model.digest"] if changed else [])})
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise RecordError(

@@ -15,7 +15,6 @@ different radii or limits; all of them go into one record.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
@@ -41,12 +40,13 @@ from shiftbench.run.store import Store
 SUITES = Path(__file__).resolve().parents[1] / "suites"
 ENDINGS = (".yaml", ".yml")
 _TYPES = {"int": int, "int | None": int, "bool": bool, "tuple[str, ...]": tuple}
-_WORDS = {
-    int: "a whole number",
-    bool: "true or false",
-    str: "a word",
-    tuple: "a list of words",
-    list: "a list",
+# What a value of each type may be written as (crop_pct: 0.9, attacks: crop), and its name.
+_WRITTEN: dict[type, tuple[Any, str]] = {
+    int: (int, "a whole number"),
+    bool: (bool, "true or false"),
+    str: (str | int | float, "a word"),
+    tuple: (str | list, "a list of words"),
+    list: (list, "a list"),
 }
 _SETTINGS = {field.name: _TYPES.get(str(field.type), str) for field in fields(Settings)}
 _ABOUT_MODEL = ("model", "name", "checkpoint", "strip_prefix", "data", "split", "class_map")
@@ -242,8 +242,7 @@ def _entries(
         raise UsageError(f"expected a model's name, or keys and values, got {node!r}")
     if id(node) in parents:
         raise UsageError("a group of models contains itself: write its models out")
-    _check(node, {**_KEYS, "models": list})
-    own = {**above, **node}
+    own = {**above, **_checked(node, {**_KEYS, "models": list})}
     members = own.pop("models", None)
     if members is not None:
         if "model" in own:
@@ -257,36 +256,28 @@ def _entries(
     for block in blocks:
         if not isinstance(block, Mapping):
             raise UsageError(f"expected keys and values in measure, got {block!r}")
-        _check(block, _SETTINGS)
-    yield [_measurement({**own, **block}, root) for block in blocks]
+    yield [_measurement({**own, **_checked(block, _SETTINGS)}, root) for block in blocks]
 
 
-def _check(node: Mapping[str, Any], known: Mapping[str, type]) -> None:
-    """Refuses keys that nobody reads, and values of another type."""
+def _checked(node: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:
+    """The values, each of its type; refuses keys that nobody reads, and other values."""
+    values: dict[str, Any] = {}
     for key, value in node.items():
         if key not in known:
             raise unknown_name("key", str(key), known)
-        if value is not None and not _fits(value, known[key]):
-            raise UsageError(f"expected {_WORDS[known[key]]} for {key}, got {value!r}")
-
-
-def _fits(value: Any, kind: type) -> bool:
-    if isinstance(value, bool) or kind is bool:
-        return kind is bool and isinstance(value, bool)
-    wider: dict[type, Any] = {
-        str: str | int | float,
-        tuple: str | list,
-    }  # crop_pct: 0.9; attacks: crop
-    return isinstance(value, wider.get(kind, kind))
+        kind = known[key]
+        written, words = _WRITTEN[kind]
+        fits = isinstance(value, written) and isinstance(value, bool) == (kind is bool)
+        if value is not None and not fits:
+            raise UsageError(f"expected {words} for {key}, got {value!r}")
+        if kind is tuple and value is not None:
+            value = (value,) if isinstance(value, str) else tuple(map(str, value))
+        values[key] = str(value) if kind is str and value is not None else value
+    return values
 
 
 def _measurement(values: dict[str, Any], root: Path) -> Measurement:
     values = {key: value for key, value in values.items() if value is not None}
-    for key in [key for key in values if _KEYS[key] is tuple]:
-        given = values[key]
-        values[key] = (given,) if isinstance(given, str) else tuple(map(str, given))
-    for key in [key for key in values if _KEYS[key] is str]:
-        values[key] = str(values[key])
     model = parse_model("+".join([_at(root, values.pop("model")), *values.pop("remedies", ())]))
     model = replace(model, label=values.pop("name", model.label))
     settings = {key: values.pop(key) for key in _SETTINGS if key in values}
@@ -310,11 +301,14 @@ def _at(root: Path, text: str) -> str:
 
 def _refuse_twice(entries: Sequence[Sequence[Measurement]]) -> None:
     """Refuses two models that would share a record."""
-    folders = Counter((file_safe(str(entry[0].model)), entry[0].data) for entry in entries)
-    for entry in entries:
-        model, data = str(entry[0].model), entry[0].data
-        if folders[file_safe(model), data] > 1:
-            raise UsageError(f"{model} on {data} stands twice: remove one, or give it a name")
+    folders = set[tuple[str, str]]()
+    for first, *_ in entries:
+        folder = file_safe(str(first.model)), first.data
+        if folder in folders:
+            raise UsageError(
+                f"{first.model} on {first.data} stands twice: remove one, or give it a name"
+            )
+        folders.add(folder)
 
 
 def _at_places(runs: Sequence[Measurement], data: Sequence[str]) -> list[Measurement]:
@@ -327,12 +321,11 @@ def _at_places(runs: Sequence[Measurement], data: Sequence[str]) -> list[Measure
 
 
 def _chosen(runs: Sequence[Measurement], models: Sequence[str]) -> list[Measurement]:
+    def is_called(one: Measurement, pattern: str) -> bool:
+        names = (str(one.model), one.model.text)
+        return pattern in names or any(fnmatchcase(name, pattern) for name in names)
+
     for pattern in models:
-        if not any(_is_called(one, pattern) for one in runs):
+        if not any(is_called(one, pattern) for one in runs):
             raise unknown_name("model", pattern, {str(one.model) for one in runs})
-    return [one for one in runs if not models or any(_is_called(one, p) for p in models)]
-
-
-def _is_called(one: Measurement, pattern: str) -> bool:
-    names = {str(one.model), one.model.text}
-    return pattern in names or any(fnmatchcase(name, pattern) for name in names)
+    return [one for one in runs if not models or any(is_called(one, p) for p in models)]
