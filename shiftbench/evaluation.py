@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -23,14 +23,14 @@ from aft_models.weights import state_dict_digest
 from shiftbench.data import CanvasBatch, ImageSet
 from shiftbench.data.base import ALL
 from shiftbench.errors import DataError, UsageError, no_images
-from shiftbench.metrics import Metric, MetricOptions, plan_metric
+from shiftbench.metrics import MetricOptions, plan_metric
 from shiftbench.metrics.predictions import Model, check_batch_size
 from shiftbench.models.classifier import Classifier, LogitsOnly, are_probabilities
 from shiftbench.preprocessing import Geometry, Preprocessing
-from shiftbench.records.record import ModelInfo, Record, record_folder, write_record
+from shiftbench.records.record import Record, record_folder, write_record
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import CHECKED, ENGINES, Engine
-from shiftbench.run.job import Job, attack_names, describe_data
+from shiftbench.run.job import Job, attack_names
 from shiftbench.run.runner import FULL_BATCHES, describe_environment, measure
 from shiftbench.run.store import Store
 from shiftbench.scores import ACCURACY, Scores
@@ -253,21 +253,24 @@ def evaluate(
         forward = Engine(
             classifier, device=shown.device, engine=engine, batch_size=batch_size, like=shown
         )
+
+        def job(images: _Given) -> Job:
+            keys = {metric.name: images.keys for metric in planned}
+            return Job.of(classifier, images, geometry, planned, keys, settings)
+
         for part, labels_here in chain([first], parts):
             canvas = _cut(part, place, margin)
             pixels.update(canvas.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
             here = _Given(data, ALL, _keys(keys, len(names), len(part)), labels_here.tolist(), ())
             batch = CanvasBatch(canvas, torch.from_numpy(labels_here), tuple(here.keys))
             rows = Store()  # of its own: looking up what is missing takes longer, the more there is
-            job = _job(classifier, here, geometry, planned, settings)
-            measure(job, rows, forward, at_hand=batch)
+            measure(job(here), rows, forward, at_hand=batch)
             store.extend(rows)
             names += here.keys
             classes += here.labels
-    everything = _Given(data, ALL, names, classes, (), digest=pixels.hexdigest())
-    job = _job(classifier, everything, geometry, planned, settings)
-    job = replace(job, model=replace(job.model, name=name))
-    return Evaluation(store.derive(job, describe_environment(forward.device)))
+    whole = job(_Given(data, ALL, names, classes, (), digest=pixels.hexdigest()))
+    whole = replace(whole, model=replace(whole.model, name=name))
+    return Evaluation(store.derive(whole, describe_environment(forward.device)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,25 +287,6 @@ class _Given(ImageSet):
 
     def fingerprint(self, *, verify: bool = False) -> str:
         return self.digest
-
-
-def _job(
-    classifier: Classifier,
-    images: ImageSet,
-    geometry: Geometry,
-    metrics: Sequence[Metric],
-    settings: Mapping[str, Any],
-) -> Job:
-    return Job(
-        classifier=classifier,
-        dataset=images,
-        geometry=geometry,
-        metrics=tuple(metrics),
-        keys={metric.name: images.keys for metric in metrics},
-        model=ModelInfo.of(classifier),
-        data=describe_data(images, geometry),
-        settings=settings,
-    )
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:

@@ -162,9 +162,8 @@ def choose_engine(
     """
     module, shape = classifier.module.to(device).eval(), input_shape(classifier)
     installed = all(find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript"))
-    if device.type != "cpu" or precision != "fp32" or not installed or is_onnx(module):
-        return "torch"
-    if passes < FEW_PASSES:
+    able = device.type == "cpu" and precision == "fp32" and installed and not is_onnx(module)
+    if not able or passes < FEW_PASSES:
         return "torch"
     plain, blank = TorchForward(module, precision), torch.zeros(TRIAL, *shape)
     seconds = min(time_forward(plain, blank) for _ in range(TRIALS))
@@ -211,7 +210,6 @@ class Engine:
         self.batch_size = batch_size or self._auto(self._recipe.input_size)
         module = classifier.module if like is not None else classifier.module.to(device).eval()
         self._shape = input_shape(classifier) if like is None else (*like.shape[1:],)
-        self._dtype = torch.float32 if like is None else like.dtype
         self._forward: Forward = module
         if like is None or engine != "torch":
             self._forward = make_forward(engine, module, self._shape, precision)
@@ -322,8 +320,7 @@ class Engine:
         would be too small to fill them.
         """
         count = min(TRIAL, self.batch_size)
-        blank = torch.zeros(count, *self._shape, dtype=self._dtype, device=self.device)
-        return time_forward(self._answer, blank)
+        return time_forward(self._answer, torch.zeros(count, *self._shape, device=self.device))
 
     def shrink(self, batch_size: int) -> None:
         """Goes on with smaller batches after memory ran out."""

@@ -118,6 +118,33 @@ class Job:
     settings: Mapping[str, Any]  # as the record keeps them
     workers: int | None = None  # data loading processes; None: the loader's own choice
 
+    @classmethod
+    def of(
+        cls,
+        classifier: Classifier,
+        dataset: ImageSet,
+        geometry: Geometry,
+        metrics: Iterable[Metric],
+        keys: Mapping[str, Sequence[str]],
+        settings: Mapping[str, Any],
+        workers: int | None = None,
+    ) -> Job:
+        """With what a record says of the model and the images."""
+        names = tuple(dataset.class_names)
+        data = DataInfo(
+            name=dataset.name,
+            split=dataset.split,
+            images=len(dataset),
+            fingerprint=dataset.fingerprint(),
+            geometry=geometry.to_json(),
+            labels=images_digest(dataset.keys, dataset.labels),
+            classes=() if names == tuple(map(str, range(len(names)))) else names,
+        )
+        model = ModelInfo.of(classifier)
+        return cls(
+            classifier, dataset, geometry, tuple(metrics), keys, model, data, settings, workers
+        )
+
     def with_engine(self, engine: str) -> Job:
         """The same job, run by another engine."""
         return replace(self, settings={**self.settings, "engine": engine})
@@ -165,39 +192,17 @@ def make_job(
     if settings.search_limit is not None and settings.search_limit < len(images):
         searched = balanced(dataset.keys, dataset.labels, settings.search_limit, settings.seed)
     chosen = {True: [dataset.keys[i] for i in searched], False: [dataset.keys[i] for i in images]}
-    return Job(
-        classifier=classifier,
-        dataset=dataset,
-        geometry=geometry,
-        metrics=tuple(metrics.values()),
-        keys={metric.name: chosen[metric.searched] for metric in metrics.values()},
-        model=ModelInfo.of(classifier),
-        data=describe_data(dataset, geometry),
-        settings={
-            # A limit that leaves nothing out is none.
-            "limit": settings.limit if len(images) < len(dataset) else None,
-            "search_limit": settings.search_limit if len(searched) < len(images) else None,
-            "seed": settings.seed,
-            "precision": settings.precision,
-            "engine": settings.engine,
-            "skip_bad": settings.skip_bad,
-        },
-        workers=workers,
-    )
-
-
-def describe_data(dataset: ImageSet, geometry: Geometry) -> DataInfo:
-    """What a record says of a data set."""
-    names = tuple(dataset.class_names)
-    return DataInfo(
-        name=dataset.name,
-        split=dataset.split,
-        images=len(dataset),
-        fingerprint=dataset.fingerprint(),
-        geometry=geometry.to_json(),
-        labels=images_digest(dataset.keys, dataset.labels),
-        classes=() if names == tuple(map(str, range(len(names)))) else names,
-    )
+    kept = {
+        # A limit that leaves nothing out is none.
+        "limit": settings.limit if len(images) < len(dataset) else None,
+        "search_limit": settings.search_limit if len(searched) < len(images) else None,
+        "seed": settings.seed,
+        "precision": settings.precision,
+        "engine": settings.engine,
+        "skip_bad": settings.skip_bad,
+    }
+    keys = {metric.name: chosen[metric.searched] for metric in metrics.values()}
+    return Job.of(classifier, dataset, geometry, metrics.values(), keys, kept, workers)
 
 
 def _check(classifier: Classifier, dataset: ImageSet, settings: Settings) -> None:

@@ -16,10 +16,10 @@ from shiftbench.errors import DataError, UsageError
 from shiftbench.metrics.base import KEY, NEAR_TIE_COLUMN
 from shiftbench.models import load_model
 from shiftbench.models.classifier import Classifier
-from shiftbench.records.record import ModelInfo, Record, read_record
+from shiftbench.records.record import Record, read_record
 from shiftbench.records.verify import contradictions, save_verification
 from shiftbench.run.engine import Engine, choose_device, float32_arithmetic
-from shiftbench.run.job import Job, canvas_for, describe_data
+from shiftbench.run.job import Job, canvas_for
 from shiftbench.run.runner import Execution, measure
 from shiftbench.run.store import Store
 from shiftbench.scores import ACCURACY
@@ -114,16 +114,8 @@ def job_of(record: Record, classifier: Classifier, dataset: ImageSet) -> Job:
         shift=f"the record of {record.model.name}",
     )
     samples = record.samples()
-    return Job(
-        classifier=classifier,
-        dataset=dataset,
-        geometry=geometry,
-        metrics=metrics,
-        keys={m.name: list(samples.loc[samples[m.columns[0]].notna(), KEY]) for m in metrics},
-        model=ModelInfo.of(classifier),
-        data=describe_data(dataset, geometry),
-        settings=record.settings,
-    )
+    keys = {m.name: list(samples.loc[samples[m.columns[0]].notna(), KEY]) for m in metrics}
+    return Job.of(classifier, dataset, geometry, metrics, keys, record.settings)
 
 
 def disagreements(record: Record, job: Job) -> list[str]:

@@ -286,7 +286,7 @@ class _Runner:
         keys = sorted(lacking, key=lambda key: (-lacking[key], self.job.number[key]))
         if not keys:
             return
-        seconds = self.engine.seconds_per_image()
+        seconds = self.engine.seconds_per_image() if at_hand is None else 0.0
         bounds = [work.metric.passes(work.before) for work in self.work]
         passes = len(keys) + sum(bounds)
         if self.callback is not None:
