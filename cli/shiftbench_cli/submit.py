@@ -58,18 +58,7 @@ class ShardJob:
 def submit(
     command: Sequence[str], folder: Path, *, system: str, jobs: int, options: str | None
 ) -> list[Any]:
-    """Submits a command as shards.
-
-    Args:
-        command: Words of the command line.
-        folder: Where the logs go.
-        system: `slurm` or `local`.
-        jobs: How many.
-        options: `key=value,...` for SLURM.
-
-    Returns:
-        The jobs.
-    """
+    """Submits a command as `jobs` shards, with logs in `folder`; returns the jobs."""
     try:
         import submitit
     except ImportError as error:

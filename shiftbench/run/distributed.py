@@ -153,11 +153,7 @@ def in_torchrun() -> bool:
 
 @contextmanager
 def joined(device: str) -> Iterator[Group]:
-    """Joins the group that torchrun made; a single process when there is none.
-
-    Args:
-        device: Where the work goes, as on the command line; `auto` takes GPUs if there are any.
-    """
+    """Joins the group that torchrun made; a single process when there is none."""
     end_with_launcher()
     if not in_torchrun() or os.environ["WORLD_SIZE"] == "1":
         yield SINGLE_PROCESS

@@ -85,12 +85,7 @@ class FolderStore(Store):
         return None
 
     def prepare(self, job: Job, *, fresh: bool = False, shards: int | None = None) -> None:
-        """Makes the folder ready for a job, which the main process does once for all of them.
-
-        Args:
-            job: The work.
-            fresh: Drop what is there.
-            shards: How many shards share it; None: this run measures all that is missing.
+        """Makes the folder ready for a job, or one of several shards of it.
 
         Raises:
             RecordError: The folder cannot be written, or holds other work.

@@ -73,14 +73,9 @@ def _source(part: object) -> str | None:
 
 
 def exported(module: nn.Module, shape: tuple[int, int, int], *, anew: bool = False) -> bytes:
-    """The graph of a network: from the cache, or exported and kept there.
+    """The graph of a network: from the cache, or exported and kept there; `anew` replaces it.
 
     Of several processes that need it at once, the first exports for all.
-
-    Args:
-        module: The network, in evaluation mode.
-        shape: Of its images, (channels, height, width).
-        anew: Replace the graph that is there.
     """
     from aft_models.onnx import export_onnx
 
