@@ -8,12 +8,15 @@ import signal
 import time
 from pathlib import Path
 
+import pandas as pd
+import pytest
 import torch
 from torch import Tensor, nn
 
 from shiftbench.data import Scenes
 from shiftbench.errors import ShiftbenchError
 from shiftbench.models import Classifier, as_classifier
+from shiftbench.records.record import Record
 from shiftbench.run import folder, runner
 from shiftbench.run.distributed import Shard
 from shiftbench.run.job import Settings
@@ -57,6 +60,22 @@ def labeled(model: nn.Module, count: int, side: int = SIDE, wrong: int = 4) -> S
 
 def images(count: int = IMAGES) -> Scenes:
     return labeled(network().module, count)
+
+
+def assert_equal(grown: Record, whole: Record) -> None:
+    """The same rows, scores and settings; only the cost and the date may differ."""
+    order = sorted(whole.samples())
+    pd.testing.assert_frame_equal(
+        grown.samples()[order], whole.samples()[order], rtol=0, atol=1e-6, check_like=True
+    )
+    assert set(grown.samples()) == set(whole.samples())
+    assert grown.metrics == whole.metrics
+    assert grown.settings == whole.settings
+    assert grown.data == whole.data
+    assert dict(grown.maps) == dict(whole.maps)
+    assert set(grown.scores) == set(whole.scores)
+    for name, score in whole.scores.items():
+        assert vars(grown.scores[name]) == pytest.approx(vars(score), abs=1e-6)
 
 
 def measure(

@@ -12,19 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import pytest
 import torch
+from command_line import shiftbench
 from safetensors.torch import load_file, save_file
 
 from shiftbench.data import Scenes
 from shiftbench.records.record import read_record, read_records
 from shiftbench.scores import ScoreName
-from shiftbench_cli.main import main
 
 SIDE = 24
 KNOWN = 40  # images that the model is fitted to
@@ -56,31 +54,6 @@ def make(classes=12):
 def broken():
     raise ValueError("the weights are at home")
 """
-
-
-class Ran(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Ran]
-
-
-@pytest.fixture
-def shiftbench(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs the command line in this process."""
-
-    def call(*words: str | Path) -> Ran:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        code = ended.value.code
-        return Ran(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -118,9 +91,7 @@ def request(place: Path, output: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def undisturbed(place: Path) -> pd.DataFrame:
     output = place / "undisturbed"
-    with pytest.raises(SystemExit) as ended:
-        main(request(place, output, "-q"))
-    assert ended.value.code == 0
+    assert shiftbench(*request(place, output, "-q")).code == 0
     rows = samples(output)
     assert rows["crop_broken_radius"].nunique() > 1  # the example can show a difference
     return rows
@@ -157,7 +128,7 @@ def wait_for_parts(process: subprocess.Popen[str], output: Path, more_than: int 
 
 
 def test_ctrl_c_then_kill_then_the_same_command_gives_the_same_rows(
-    place: Path, undisturbed: pd.DataFrame, shiftbench: Command, tmp_path: Path
+    place: Path, undisturbed: pd.DataFrame, tmp_path: Path
 ) -> None:
     output = tmp_path / "runs"
     words = request(place, output, "-b", "4")
@@ -215,9 +186,7 @@ def test_a_process_that_dies_ends_the_run_and_the_parts_stay(
     assert_same(samples(tmp_path), undisturbed)
 
 
-def test_a_failing_model_does_not_stop_the_others(
-    place: Path, shiftbench: Command, tmp_path: Path
-) -> None:
+def test_a_failing_model_does_not_stop_the_others(place: Path, tmp_path: Path) -> None:
     net = f"{place / 'net.py'}"
     words = ["-d", "scenes", "--limit", "6", "-a", "crop", "--max-shift", "1", "-o", tmp_path]
     ran = shiftbench(
@@ -236,9 +205,7 @@ def test_a_failing_model_does_not_stop_the_others(
         assert int(row["n"]) == 6
 
 
-def test_json_is_the_records_and_nothing_else(
-    place: Path, shiftbench: Command, undisturbed: pd.DataFrame
-) -> None:
+def test_json_is_the_records_and_nothing_else(place: Path, undisturbed: pd.DataFrame) -> None:
     output = place / "undisturbed"
     ran = shiftbench(*request(place, output, "--format", "json"))
     [folder] = output.iterdir()
@@ -246,7 +213,7 @@ def test_json_is_the_records_and_nothing_else(
 
 
 def test_the_table_shows_every_score_with_its_interval(
-    place: Path, shiftbench: Command, undisturbed: pd.DataFrame
+    place: Path, undisturbed: pd.DataFrame
 ) -> None:
     ran = shiftbench(*request(place, place / "undisturbed"))
     assert ran.code == 0
@@ -262,9 +229,7 @@ def test_the_table_shows_every_score_with_its_interval(
 SMALL = ("--limit", "6", "-a", "none", "--no-consistency", "-q", "--format", "csv")
 
 
-def test_models_of_one_command_never_share_a_record(
-    place: Path, shiftbench: Command, tmp_path: Path
-) -> None:
+def test_models_of_one_command_never_share_a_record(place: Path, tmp_path: Path) -> None:
     for name in ("e1", "e2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "net.py").write_text(MODEL.replace("48", "4" if name == "e1" else "8"))
@@ -280,7 +245,7 @@ def test_models_of_one_command_never_share_a_record(
 
 
 def test_what_was_asked_for_is_shown_of_a_record_that_has_more(
-    place: Path, shiftbench: Command, undisturbed: pd.DataFrame
+    place: Path, undisturbed: pd.DataFrame
 ) -> None:
     words = request(place, place / "undisturbed", "--limit", "12", "--max-shift", "1")
     ran = shiftbench(*words, "--format", "csv")
@@ -296,7 +261,7 @@ def test_what_was_asked_for_is_shown_of_a_record_that_has_more(
     assert record.data.images == 24
 
 
-def test_each_attack_has_its_own_step(place: Path, shiftbench: Command, tmp_path: Path) -> None:
+def test_each_attack_has_its_own_step(place: Path, tmp_path: Path) -> None:
     words = ["--no-consistency", "-q", "--limit", "4", "--max-shift", "1", "--format", "csv"]
     attacks = ["-a", "bilinear:1/4", "-a", "crop"]
     ran = shiftbench("run", "-m", f"{place / 'net.py'}:make", *attacks, *words, "-o", tmp_path)
@@ -305,9 +270,7 @@ def test_each_attack_has_its_own_step(place: Path, shiftbench: Command, tmp_path
     assert scores == {"accuracy", "adversarial_bilinear[1/4]", "adversarial_crop"}
 
 
-def test_a_prefix_of_a_checkpoint_is_stripped(
-    place: Path, shiftbench: Command, tmp_path: Path
-) -> None:
+def test_a_prefix_of_a_checkpoint_is_stripped(place: Path, tmp_path: Path) -> None:
     state = load_file(place / "net.safetensors")
     file = tmp_path / "wrapped.safetensors"
     save_file({f"student.{key}": value for key, value in state.items()}, file)
@@ -316,9 +279,7 @@ def test_a_prefix_of_a_checkpoint_is_stripped(
     assert shiftbench(*words, "--strip-prefix", "teacher.").code != 0
 
 
-def test_gates_end_a_pipeline_with_their_own_code(
-    place: Path, shiftbench: Command, undisturbed: pd.DataFrame
-) -> None:
+def test_gates_end_a_pipeline_with_their_own_code(place: Path, undisturbed: pd.DataFrame) -> None:
     words = request(place, place / "undisturbed", "-q")
     for passing in (["--fail-under", "top1=0"], ["--fail-over", "change_integer_high=1"]):
         assert shiftbench(*words, *passing, "--fail-under", "adversarial_crop@1=0").code == 0
@@ -346,7 +307,7 @@ def test_gates_end_a_pipeline_with_their_own_code(
     ],
 )
 def test_a_gate_that_cannot_judge_is_refused_before_the_work(
-    words: tuple[str, ...], message: str, place: Path, shiftbench: Command, tmp_path: Path
+    words: tuple[str, ...], message: str, place: Path, tmp_path: Path
 ) -> None:
     refused = shiftbench(*request(place, tmp_path, *words))
     assert refused.code in (1, 2)
@@ -354,9 +315,7 @@ def test_a_gate_that_cannot_judge_is_refused_before_the_work(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_gate_is_of_the_grid_that_was_asked_for(
-    place: Path, shiftbench: Command, undisturbed: pd.DataFrame
-) -> None:
+def test_the_gate_is_of_the_grid_that_was_asked_for(place: Path, undisturbed: pd.DataFrame) -> None:
     """The record reaches further than this run asks, and must not decide it."""
     [record] = read_records([place / "undisturbed"])
     at = {s: record.scores[ScoreName("adversarial", "crop", s)].value for s in (0, 2)}
@@ -369,7 +328,7 @@ def test_the_gate_is_of_the_grid_that_was_asked_for(
 
 
 def test_a_run_may_be_held_against_a_record(
-    place: Path, shiftbench: Command, undisturbed: pd.DataFrame, tmp_path: Path
+    place: Path, undisturbed: pd.DataFrame, tmp_path: Path
 ) -> None:
     [baseline] = (place / "undisturbed").iterdir()
     words = request(place, place / "undisturbed", "-q", "--fail-worse", str(baseline))
@@ -406,12 +365,7 @@ def test_a_run_may_be_held_against_a_record(
     ],
 )
 def test_mistakes_are_one_sentence_with_an_exit_code(
-    words: tuple[str, ...],
-    code: int,
-    message: str,
-    place: Path,
-    shiftbench: Command,
-    tmp_path: Path,
+    words: tuple[str, ...], code: int, message: str, place: Path, tmp_path: Path
 ) -> None:
     net = place / "net.py"
     filled = [word.format(net=net, place=place) for word in words]
@@ -427,11 +381,7 @@ def test_mistakes_are_one_sentence_with_an_exit_code(
     "error", [OSError(errno.ENOSPC, "No space left on device"), OSError("No space left on device")]
 )
 def test_a_full_disk_names_the_file_and_the_way_on(
-    error: OSError,
-    place: Path,
-    shiftbench: Command,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    error: OSError, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
 
@@ -447,7 +397,7 @@ def test_a_full_disk_names_the_file_and_the_way_on(
     assert "finished parts are kept" in ran.err
 
 
-def test_list_as_table_and_json(shiftbench: Command) -> None:
+def test_list_as_table_and_json() -> None:
     ran = shiftbench("list", "models", "xcit*af*", "--format", "json")
     names = [entry["name"] for entry in json.loads(ran.out)]
     assert "xcit_nano_12_p16_af" in names

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import shiftbench
 
 from shiftbench.errors import UsageError
 from shiftbench.records.record import read_record
 from shiftbench.run.suite import read_suite, run_suite
-from shiftbench_cli.main import main
 from shiftbench_cli.submit import follow, submit
 
 pytest.importorskip("submitit")
@@ -79,12 +79,10 @@ def assert_undisturbed(place: Path) -> None:
     assert record.scores == whole.result.record.scores
 
 
-def test_local_jobs_make_the_record(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_local_jobs_make_the_record(place: Path) -> None:
     words = ["run", "mine.yaml", "--submit", "local", "--jobs", "2", "--wait", "--device", "cpu"]
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    out, err = capsys.readouterr()
-    assert ended.value.code == 0, err
+    code, out, err = shiftbench(*words)
+    assert code == 0, err
     assert "2 jobs, " in err
     assert "logs in results/runs/mine/jobs" in err
     assert "net.py:make: adversarial crop 12/12" in err, "the progress of the first job"
@@ -141,14 +139,12 @@ def test_what_was_measured_is_saved_when_a_scheduler_ends_the_process(
     assert list(parts.glob("*/*.parquet"))
 
 
-def test_jobs_that_fail_are_named_with_their_logs(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_jobs_that_fail_are_named_with_their_logs(place: Path) -> None:
     (place / "mine.yaml").write_text(SUITE.replace("net.py:make", "net.py:gone"))
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "mine.yaml", "--submit", "local", "--jobs", "1", "--wait", "--device", "cpu"])
-    assert ended.value.code == 1
-    last = capsys.readouterr().err.splitlines()[-1]
+    words = ["run", "mine.yaml", "--submit", "local", "--jobs", "1", "--wait", "--device", "cpu"]
+    code, _, err = shiftbench(*words)
+    assert code == 1
+    last = err.splitlines()[-1]
     assert last.startswith("error: job ")
     assert "failed with code 1: see " in last
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, given
-from shard_runs import RECIPE, Net, labeled
+from shard_runs import RECIPE, Net, assert_equal, labeled
 from torch import Tensor
 
 from shiftbench.data import Scenes
@@ -62,22 +62,6 @@ def bench() -> Bench:
         network = Counting().eval()
     images = labeled(network, IMAGES)
     return Bench(network, as_classifier(network, RECIPE, name="counting"), images)
-
-
-def assert_equal(grown: Record, whole: Record) -> None:
-    """The same rows, scores and settings; only the cost and the date may differ."""
-    order = sorted(whole.samples())
-    pd.testing.assert_frame_equal(
-        grown.samples()[order], whole.samples()[order], rtol=0, atol=1e-6, check_like=True
-    )
-    assert set(grown.samples()) == set(whole.samples())
-    assert grown.metrics == whole.metrics
-    assert grown.settings == whole.settings
-    assert grown.data == whole.data
-    assert dict(grown.maps) == dict(whole.maps)
-    assert set(grown.scores) == set(whole.scores)
-    for name, score in whole.scores.items():
-        assert vars(grown.scores[name]) == pytest.approx(vars(score), abs=1e-6)
 
 
 WIDE = replace(BASE, attacks=("crop", "integer"), max_shift=2, consistency=("integer", "crop"))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import shiftbench
 
 from shiftbench.errors import UsageError
 from shiftbench.metrics import plan_metric
@@ -14,7 +15,6 @@ from shiftbench.records.choose import load_records
 from shiftbench.records.record import read_records
 from shiftbench.report.paper import read_claims
 from shiftbench.run.suite import Measurement, read_suite, run_suite
-from shiftbench_cli.main import main
 
 ROOT = Path(__file__).parents[2]
 QUICK = "limit: 8\nmax_shift: 1\nattacks: crop\nconsistency: []\n"
@@ -163,7 +163,7 @@ def test_the_board_suite_measures_what_the_board_has() -> None:
 
 
 def test_a_model_that_fails_does_not_stop_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(
@@ -176,13 +176,7 @@ def test_a_model_that_fails_does_not_stop_the_others(
 """
     )
 
-    def command(*words: str) -> tuple[object, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(words))
-        return ended.value.code, *capsys.readouterr()
-
-    code, out, err = command("run", "mine.yaml", "--device", "cpu")
+    code, out, err = shiftbench("run", "mine.yaml", "--device", "cpu")
     assert code == 1
     assert "xcit_pico_6_p8.scenes" in out
     assert "5/5 xcit_pico_6_p8.scenes: adversarial half" in err
@@ -194,14 +188,14 @@ def test_a_model_that_fails_does_not_stop_the_others(
     assert record.data.images == 8
     assert {"adversarial_crop", "adversarial_half"} <= set(record.metrics)
     # Only what is missing is measured, options hold for all of it, and commands know the name.
-    code, _, err = command("run", "mine.yaml", "-m", "xcit*", "--limit", "9", "--device", "cpu")
+    code, _, err = shiftbench("run", "mine.yaml", "-m", "xcit*", "--limit", "9", "--device", "cpu")
     assert code == 0
     assert load_records([Path("mine.yaml")])[0].data.images == 9
     for words in (("leaderboard", "mine", "--format", "csv"), ("verify", "mine")):
-        code, out, _ = command(*words)
+        code, out, _ = shiftbench(*words)
         assert (code, SCENES in out) == (0, True)
-    assert command("compare", SCENES, SCENES, "-r", "mine")[0] == 0
-    assert command("plot", "mine", "-o", "curves.png")[0] == 0
+    assert shiftbench("compare", SCENES, SCENES, "-r", "mine")[0] == 0
+    assert shiftbench("plot", "mine", "-o", "curves.png")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -212,13 +206,10 @@ def test_a_model_that_fails_does_not_stop_the_others(
         (("-d", "scenes", "-d", "cifar10"), "expected one --data without a suite, got 2"),
     ],
 )
-def test_options_that_do_not_fit(
-    words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["run", *words])
-    assert ended.value.code == 2
-    assert sentence in capsys.readouterr().err
+def test_options_that_do_not_fit(words: tuple[str, ...], sentence: str) -> None:
+    code, _, err = shiftbench("run", *words)
+    assert code == 2
+    assert sentence in err
 
 
 def test_fresh_starts_over_once_per_model(tmp_path: Path) -> None:
@@ -231,25 +222,20 @@ def test_fresh_starts_over_once_per_model(tmp_path: Path) -> None:
     assert {"adversarial_crop", "adversarial_half"} <= set(last.result.record.metrics)
 
 
-def test_reproduce_points_to_the_suite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reproduce_points_to_the_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        main(["reproduce", "realistic_shifts"])
-    assert "shiftbench run paper -d imagenet:DIR" in " ".join(capsys.readouterr().err.split())
+    said = shiftbench("reproduce", "realistic_shifts").err
+    assert "shiftbench run paper -d imagenet:DIR" in " ".join(said.split())
 
 
 def test_doctor_checks_a_suite_before_it_is_submitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
     def doctor(models: str, *words: str) -> tuple[object, str]:
         Path("mine.yaml").write_text(QUICK + f"models: {models}")
-        with pytest.raises(SystemExit) as ended:
-            main(["doctor", "--suite", "mine.yaml", "--device", "cpu", *words])
-        return ended.value.code, capsys.readouterr().out
+        return shiftbench("doctor", "--suite", "mine.yaml", "--device", "cpu", *words)[:2]
 
     code, out = doctor(f"[{SCENES}]")
     assert code == 0
