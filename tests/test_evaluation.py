@@ -1,6 +1,6 @@
 """The notebook's call: the same answers whichever way the images come."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,26 @@ def test_every_form_of_images_gives_the_same_table(model: nn.Sequential, labels:
         pd.testing.assert_frame_equal(rows, expected, rtol=1e-4, atol=1e-5)
     assert expected["crop_broken_radius"].nunique(dropna=False) > 1
     assert expected["label"].nunique() > 2
+
+
+def test_a_loader_is_measured_while_it_is_read(model: nn.Sequential, labels: Tensor) -> None:
+    """So that images need not fit into memory."""
+    seen, at_image = 0, []
+
+    def counted(x: Tensor) -> Tensor:
+        nonlocal seen
+        seen += len(x)
+        answers: Tensor = model(x)
+        return answers
+
+    def loader() -> Iterator[tuple[Tensor, int]]:
+        for image, label in zip(images(), labels.tolist(), strict=True):
+            at_image.append(seen)
+            yield image, label
+
+    shiftbench.evaluate(counted, loader(), max_shift=1, batch_size=2)
+    assert at_image[0] == 0
+    assert len(set(at_image)) == 3  # parts of 8, 8 and 5 images
 
 
 def test_a_module_comes_back_in_the_mode_it_came_in(model: nn.Sequential, labels: Tensor) -> None:
