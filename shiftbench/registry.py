@@ -37,10 +37,6 @@ class Registry(Generic[T]):
             raise unknown_name(self.kind, name, self._entries)
         return self._entries[name]
 
-    def names(self) -> list[str]:
-        """Every name, in order of registration."""
-        return list(self._entries)
-
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 

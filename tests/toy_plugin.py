@@ -20,7 +20,7 @@ from aft_models.repair import Remedy, RepairContext, register
 from shiftbench.data import DATA_SOURCES, DataRequest, DataSource, ImageSet
 from shiftbench.grid import Grid, Offset
 from shiftbench.logs import LOGS, Sink
-from shiftbench.metrics.base import METRICS, NEAR_TIE_COLUMN, PASSES, ImageBatch, Metric, column
+from shiftbench.metrics.base import METRICS, ImageBatch, Metric, column, image_rows
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
 from shiftbench.models.sources import SOURCES as MODEL_SOURCES
@@ -86,7 +86,7 @@ class Brightness(Metric):
 
     def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
         sure = batch.clean.probability(batch.clean.prediction)
-        return pd.DataFrame({"sureness": sure, NEAR_TIE_COLUMN: False, PASSES: 0})
+        return image_rows({"sureness": sure}, near_tie=False, passes=0)
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         return {ScoreName("sureness"): column(rows, "sureness")}

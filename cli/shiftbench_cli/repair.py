@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -47,35 +46,28 @@ def command(
     """
     trials = repair(model, remedies=chosen, data=data, images=images, checkpoint=checkpoint)
     if kind == "json":
-        render.print_json([_plain(trial) for trial in trials])
+        render.print_json(
+            [
+                {
+                    **asdict(trial),
+                    "scores": [asdict(score) for score in trial.scores],
+                    "new_parameters": trial.new_parameters,
+                    "needs_finetuning": trial.needs_finetuning,
+                }
+                for trial in trials
+            ]
+        )
         return
     _print(model, trials)
     if explain:
         _explain(trials)
 
 
-def _plain(trial: RepairTrial) -> dict[str, Any]:
-    return {
-        **asdict(trial),
-        "scores": [asdict(score) for score in trial.scores],
-        "new_parameters": trial.new_parameters,
-        "needs_finetuning": trial.needs_finetuning,
-    }
-
-
 def _print(model: str, trials: list[RepairTrial]) -> None:
     measured = [t for t in trials if not t.refused]
-    images = measured[0].images
-    columns = [
-        "remedy",
-        "layers\nchanged",
-        "not\nreached",
-        "change\n1 px",
-        "change\n1/2 px",
-        "cost",
-    ]
-    columns += ["new\nparams", "fine-\ntune"]
-    scored = ["top-1", "crops\n1 px", "crops\n2 px"][: max(len(t.right) for t in measured)]
+    columns = ["remedy", "layers\nchanged", "not\nreached", "change\n1 px", "change\n1/2 px"]
+    columns += ["cost", "new\nparams", "fine-\ntune"]
+    columns += ["top-1", "crops\n1 px", "crops\n2 px"][: max(len(t.right) for t in measured)]
     rows = []
     for t in measured:
         row = [
@@ -87,16 +79,11 @@ def _print(model: str, trials: list[RepairTrial]) -> None:
             f"{t.cost:.1f}x",
             f"{t.new_parameters:,}" if t.new_parameters else "",
             "yes" if t.needs_finetuning else "",
+            *map(render.shown, t.scores),
         ]
-        shown = [render.shown(score) for score in t.scores]
-        rows.append([*row, *shown, *[""] * (len(scored) - len(shown))])
-    columns += scored
-    render.print_table(
-        columns,
-        rows,
-        title=f"{model}: remedies, {images} images, nothing trained",
-        numeric=columns[1:],
-    )
+        rows.append(row + [""] * (len(columns) - len(row)))
+    title = f"{model}: remedies, {measured[0].images} images, nothing trained"
+    render.print_table(columns, rows, title=title, numeric=columns[1:])
     for t in trials:
         if t.refused:
             render.note(f"{t.remedies}: {t.refused}")

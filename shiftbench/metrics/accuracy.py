@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shiftbench.metrics.base import METRICS, NEAR_TIE_COLUMN, PASSES, ImageBatch, Metric, column
+from shiftbench.metrics.base import METRICS, ImageBatch, Metric, column, image_rows
 from shiftbench.scores import ACCURACY, ScoreName
 
 
@@ -26,15 +26,12 @@ class Accuracy(Metric):
 
     def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
         """Takes the clean predictions of the batch."""
-        return pd.DataFrame(
-            {
-                "label": batch.labels,
-                "prediction": batch.clean.prediction,
-                "margin": batch.clean.logit_margin(batch.labels),
-                NEAR_TIE_COLUMN: batch.clean.near_tie,
-                PASSES: 1,
-            }
-        )
+        columns = {
+            "label": batch.labels,
+            "prediction": batch.clean.prediction,
+            "margin": batch.clean.logit_margin(batch.labels),
+        }
+        return image_rows(columns, near_tie=batch.clean.near_tie, passes=1)
 
     def contradictions(self, rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
         """A margin of the other sign than the prediction; ties have none."""

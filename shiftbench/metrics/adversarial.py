@@ -12,15 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from shiftbench.grid import Grid, Offset
-from shiftbench.metrics.base import (
-    METRICS,
-    NEAR_TIE_COLUMN,
-    PASSES,
-    ImageBatch,
-    Metric,
-    MetricOptions,
-    column,
-)
+from shiftbench.metrics.base import METRICS, ImageBatch, Metric, MetricOptions, column, image_rows
 from shiftbench.metrics.search import Mode, Trace, search, survives
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS, SHIFTS, Attack, parse_attack
@@ -200,15 +192,18 @@ class Adversarial(Metric):
             seed=self.seed,
             inner=self._inner(before),
         )
-        cells = {self._of(w): pd.array(getattr(trace, w), dtype=t) for w, t in TRACE.items()}
-        rows = pd.DataFrame(cells)
-        rows[self._of("reach")] = pd.array([self.grid.radius] * len(rows), dtype="Int64")
+        count = len(batch.keys)
+        columns: dict[str, Any] = {
+            word: pd.array(getattr(trace, word), dtype=dtype) for word, dtype in TRACE.items()
+        }
+        columns["reach"] = pd.array([self.grid.radius] * count, dtype="Int64")
         if not trace.exact:
-            rows[self._of("sampled")] = pd.array([self.mode.samples] * len(rows), dtype="Int64")
+            columns["sampled"] = pd.array([self.mode.samples] * count, dtype="Int64")
         if trace.correct is not None:
-            rows[self._of("bitmap")] = [row.tobytes() for row in np.packbits(trace.correct, 1)]
-            rows[self._of("worst_margin")] = trace.worst_margin
-        return rows.assign(**{NEAR_TIE_COLUMN: trace.near_tie, PASSES: trace.passes})
+            columns["bitmap"] = [row.tobytes() for row in np.packbits(trace.correct, 1)]
+            columns["worst_margin"] = trace.worst_margin
+        named = {self._of(word): cells for word, cells in columns.items()}
+        return image_rows(named, near_tie=trace.near_tie, passes=trace.passes)
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """For every ring, 1 where an image is correct at every offset up to it."""

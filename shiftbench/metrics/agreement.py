@@ -14,15 +14,7 @@ from numpy.typing import NDArray
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import Offset
-from shiftbench.metrics.base import (
-    METRICS,
-    NEAR_TIE_COLUMN,
-    PASSES,
-    ImageBatch,
-    Metric,
-    MetricOptions,
-    column,
-)
+from shiftbench.metrics.base import METRICS, ImageBatch, Metric, MetricOptions, column, image_rows
 from shiftbench.metrics.consistency import CONSISTENCIES
 from shiftbench.scores import ScoreName
 
@@ -92,13 +84,9 @@ class Agreement(Metric):
         drawn = zip(*(self.offsets(key) for key in batch.keys), strict=True)
         answers = [batch.predict_at(shift, offsets) for offsets in drawn]
         predictions = np.stack([answer.prediction for answer in answers])  # (views, B)
-        return pd.DataFrame(
-            {
-                self.columns[0]: (predictions == predictions[0]).all(0),
-                NEAR_TIE_COLUMN: np.any([answer.near_tie for answer in answers], axis=0),
-                PASSES: self.views,
-            }
-        )
+        agree = {self.columns[0]: (predictions == predictions[0]).all(0)}
+        near_tie = np.any([answer.near_tie for answer in answers], axis=0)
+        return image_rows(agree, near_tie=near_tie, passes=self.views)
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """1 where all views agree."""

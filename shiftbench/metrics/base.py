@@ -165,7 +165,7 @@ class Metric(ABC):
 
     @abstractmethod
     def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
-        """A row per image of a batch, in its order: the metric's columns, `near_tie`, `passes`.
+        """A row per image of a batch, in its order, made by `image_rows`.
 
         `before` has the rows of an earlier, smaller measurement, with empty cells where there is
         none. A metric that can continue from them does.
@@ -291,6 +291,11 @@ def score_rows(metrics: Sequence[Metric], rows: pd.DataFrame) -> Scores:
             if len(measured):
                 scores[name] = mean_score(measured, unit=metric.unit(name))
     return Scores(scores)
+
+
+def image_rows(columns: Mapping[str, Any], *, near_tie: Any, passes: Any) -> pd.DataFrame:
+    """What a metric measured: its columns, whether rounding may have decided, forward passes."""
+    return pd.DataFrame({**columns, NEAR_TIE_COLUMN: near_tie, PASSES: passes})
 
 
 def column(rows: pd.DataFrame, name: str) -> NDArray[np.float64]:

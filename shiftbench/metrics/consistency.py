@@ -11,15 +11,7 @@ from numpy.typing import NDArray
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
-from shiftbench.metrics.base import (
-    METRICS,
-    NEAR_TIE_COLUMN,
-    PASSES,
-    ImageBatch,
-    Metric,
-    MetricOptions,
-    column,
-)
+from shiftbench.metrics.base import METRICS, ImageBatch, Metric, MetricOptions, column, image_rows
 from shiftbench.metrics.search import keyed_integers
 from shiftbench.registry import Registry
 from shiftbench.scores import ScoreName
@@ -189,16 +181,13 @@ class Consistency(Metric):
             agreed[rows] += second.prediction == predicted
             change[rows] += np.abs(second.probability(predicted) - first.probability(predicted))
             near_tie[rows] |= first.near_tie | second.near_tie
-        return pd.DataFrame(
-            {
-                self._of("consistent"): agreed == self.repeats,
-                self._of("agreed"): agreed.astype(np.int64),
-                self._of("draws"): self.repeats,
-                self._of("change"): change / self.repeats,
-                NEAR_TIE_COLUMN: near_tie,
-                PASSES: passes,
-            }
-        )
+        columns = {
+            self._of("consistent"): agreed == self.repeats,
+            self._of("agreed"): agreed.astype(np.int64),
+            self._of("draws"): self.repeats,
+            self._of("change"): change / self.repeats,
+        }
+        return image_rows(columns, near_tie=near_tie, passes=passes)
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """The share of an image's draws that agree, and its mean change."""

@@ -17,15 +17,7 @@ from torch import Tensor
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import Grid
-from shiftbench.metrics.base import (
-    METRICS,
-    NEAR_TIE_COLUMN,
-    PASSES,
-    ImageBatch,
-    Metric,
-    MetricOptions,
-    column,
-)
+from shiftbench.metrics.base import METRICS, ImageBatch, Metric, MetricOptions, column, image_rows
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS, SHIFTS
 
@@ -108,14 +100,8 @@ class Drift(Metric):
             largest = torch.maximum(largest, 1 - (here * clean).sum(1))
         assert clean is not None
         packed = [row.tobytes() for row in clean.numpy().astype(np.float16)]
-        return pd.DataFrame(
-            {
-                self.columns[0]: largest.numpy(),
-                self.columns[1]: packed,
-                NEAR_TIE_COLUMN: False,  # no class is chosen
-                PASSES: len(self._grid),
-            }
-        )
+        columns = dict(zip(self.columns, (largest.numpy(), packed), strict=True))
+        return image_rows(columns, near_tie=False, passes=len(self._grid))  # no class is chosen
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """Each image's largest distance over the median distance of two different images."""

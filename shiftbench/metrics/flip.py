@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shiftbench.grid import Offset
-from shiftbench.metrics.base import (
-    METRICS,
-    NEAR_TIE_COLUMN,
-    PASSES,
-    ImageBatch,
-    Metric,
-    MetricOptions,
-    column,
-)
+from shiftbench.metrics.base import METRICS, ImageBatch, Metric, MetricOptions, column, image_rows
 from shiftbench.scores import ScoreName
 from shiftbench.statistics import FRACTION
 
@@ -80,14 +72,8 @@ class Flip(Metric):
                 distance += top_distance(previous, frame.logits).numpy()
             previous = frame.logits
         steps = self.last - self.first
-        return pd.DataFrame(
-            {
-                "flips": changes / steps,
-                "top5_distance": distance / steps,
-                NEAR_TIE_COLUMN: near_tie,
-                PASSES: steps + 1,
-            }
-        )
+        columns = {"flips": changes / steps, "top5_distance": distance / steps}
+        return image_rows(columns, near_tie=near_tie, passes=steps + 1)
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """The mean over the frames of an image."""

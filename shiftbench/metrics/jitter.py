@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from shiftbench.grid import Offset
-from shiftbench.metrics.base import METRICS, NEAR_TIE_COLUMN, PASSES, ImageBatch, Metric, column
+from shiftbench.metrics.base import METRICS, ImageBatch, Metric, column, image_rows
 from shiftbench.scores import ScoreName
 
 FAMILY = "jitter"
@@ -47,14 +47,11 @@ class Jitter(Metric):
         answers = [batch.predict_at("crop", Offset(float(d), float(d))) for d in STEPS]
         logits = torch.stack([a.logits.double().gather(1, label)[:, 0] for a in answers])
         probabilities = np.stack([answer.probability(batch.labels) for answer in answers])
-        return pd.DataFrame(
-            {
-                "jitter_logit": logits.var(0, correction=0).numpy(),
-                "jitter_probability": probabilities.var(0),
-                NEAR_TIE_COLUMN: False,  # no class is chosen
-                PASSES: len(STEPS),
-            }
-        )
+        columns = {
+            "jitter_logit": logits.var(0, correction=0).numpy(),
+            "jitter_probability": probabilities.var(0),
+        }
+        return image_rows(columns, near_tie=False, passes=len(STEPS))  # no class is chosen
 
     def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
         """The variances."""

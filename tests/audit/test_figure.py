@@ -32,12 +32,8 @@ def test_a_line_follows_the_maps_and_then_what_is_left_of_them() -> None:
     assert list(line.get_ydata()) == [0.5, FLOOR, 0.1, 0.2]  # type: ignore[arg-type]
     assert list(line.get_xdata()) == pytest.approx([25, 50, 75, 100])
     assert axes.get_yscale() == "log"
-
-
-def test_the_layers_that_break_by_themselves_are_marked() -> None:
-    axes = depth_figure({"net": FRAME}).axes[0]
-    (line,) = [line for line in axes.get_lines() if line.get_marker() == Look.number(0).marker]
-    assert line.get_markevery() == [0]
+    assert line.get_marker() == Look.number(0).marker
+    assert line.get_markevery() == [0], "the layers that break by themselves"
 
 
 def test_models_differ_in_look_and_the_legend_says_what_reaches_the_logits() -> None:

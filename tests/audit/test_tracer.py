@@ -14,9 +14,9 @@ BATCH, CHANNELS, SIZE = 2, 3, 8
 OFFSETS = (Offset(1, 0), Offset(-2, 3), Offset(0.5, 0.25))
 
 
-def images() -> Tensor:
+def images(width: int = SIZE) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(BATCH, CHANNELS, SIZE, SIZE, generator=generator, dtype=torch.float64)
+    return torch.randn(BATCH, CHANNELS, SIZE, width, generator=generator, dtype=torch.float64)
 
 
 def shifted(x: Tensor, offset: Offset) -> Tensor:
@@ -24,12 +24,12 @@ def shifted(x: Tensor, offset: Offset) -> Tensor:
 
 
 @torch.inference_mode()
-def follow(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Layout | None]:
-    x = images()
+def follow(function: Callable[[Tensor], Tensor], width: int = SIZE) -> tuple[Tensor, Layout | None]:
+    x = images(width)
     tracer = Tracer(x)
     with tracer:
         y = function(x)
-    return y, Layout.of(tracer.get(y), BATCH, (SIZE, SIZE))
+    return y, Layout.of(tracer.get(y), BATCH, (SIZE, width))
 
 
 def with_class_token(x: Tensor) -> Tensor:
@@ -64,13 +64,15 @@ REARRANGEMENTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", REARRANGEMENTS)
-def test_a_rearranged_image_moves_as_the_image_does(name: str) -> None:
+@pytest.mark.parametrize("width", [SIZE, 12])
+def test_a_rearranged_image_moves_as_the_image_does(name: str, width: int) -> None:
     rearrange = REARRANGEMENTS[name]
-    y, layout = follow(rearrange)
+    y, layout = follow(rearrange, width)
     assert layout is not None
-    assert layout.size == (SIZE, SIZE)
+    assert layout.size == (SIZE, width)
     for offset in OFFSETS:
-        torch.testing.assert_close(layout.shift(y, offset), rearrange(shifted(images(), offset)))
+        moved = rearrange(shifted(images(width), offset))
+        torch.testing.assert_close(layout.shift(y, offset), moved)
 
 
 def test_a_strided_slice_lies_on_a_coarser_lattice() -> None:

@@ -17,7 +17,7 @@ from shiftbench.metrics.predictions import Model
 COUNT, MARGIN = 19, 3
 KEYS = [f"image/{i}" for i in range(COUNT)]
 NOTHING = pd.DataFrame(index=range(COUNT))
-every_kind = pytest.mark.parametrize("kind", CONSISTENCIES.names())
+every_kind = pytest.mark.parametrize("kind", list(CONSISTENCIES))
 
 
 def prepare(model: Model, batch_size: int = 6) -> ImageBatch:
