@@ -254,7 +254,6 @@ def geometry_for(
         rendered: The data set draws the canvas itself, so every margin is there.
         shift: What needs the margin, for the error.
     """
-    view, inner = preprocessing.input_size, preprocessing.network_size
     own = crop_pct == "model"
     mode = preprocessing.crop_mode if own else "center"
     for what, name, known in (
@@ -266,15 +265,9 @@ def geometry_for(
             raise unknown_name(what, name, known)
     if margin < 0:
         raise UsageError(f"a margin has 0 or more pixels, got {margin}")
-    resize = _resize(preprocessing, crop_pct, finished)
-    wider = (view - inner) // 2
-    if wider:
-        shift = f"{shift} and the wider view" if margin else "the wider view"
-    if (margin or wider) and not rendered:
-        _require_room(inner, resize, margin + wider, pad, finished, mode, shift)
-    return Geometry(
-        view=view,
-        resize=resize,
+    geometry = Geometry(
+        view=preprocessing.input_size,
+        resize=_resize(preprocessing, crop_pct, finished),
         margin=margin,
         interpolation=preprocessing.interpolation,
         pad=pad,
@@ -285,19 +278,24 @@ def geometry_for(
         crop_corner=preprocessing.crop_corner if own else "round",
         inner=preprocessing.inner,
     )
+    if not rendered:
+        _require_room(geometry, finished, shift)
+    return geometry
 
 
-def _require_room(
-    view: int, resize: int, margin: int, pad: str, finished: bool, mode: str, shift: str
-) -> None:
+def _require_room(geometry: Geometry, finished: bool, shift: str) -> None:
     """Refuses a margin that the images do not have."""
+    view, resize = geometry.inner or geometry.view, geometry.resize
+    margin = (geometry.side - view) // 2
+    if margin > geometry.margin:
+        shift = f"{shift} and the wider view" if geometry.margin else "the wider view"
     room = max(resize - view, 0) // 2
-    if mode == "border":
+    if margin and geometry.crop_mode == "border":
         raise UsageError(
             f"{shift} needs {margin} pixels around the view, and the model's own recipe frames the "
             "image with a border instead: use --crop-pct paper, or attacks that need no margin"
         )
-    if margin <= room or pad != "none":
+    if margin <= room or geometry.pad != "none":
         return
     enough = math.floor(1000 * view / (view + 2 * margin)) / 1000
     there = (

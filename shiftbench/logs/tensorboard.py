@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shiftbench.logs.base import LOGS, Sink
+from shiftbench.logs import LOGS, Sink
 
 
 class TensorBoard:

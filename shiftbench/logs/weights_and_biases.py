@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftbench.errors import UsageError
-from shiftbench.logs.base import LOGS, Sink
+from shiftbench.logs import LOGS, Sink
 
 PROJECT = "shiftbench"
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from aft_models.training.checkpoint import Data
 from aft_models.training.data import (
@@ -24,6 +23,7 @@ from aft_models.training.recipe import Recipe
 from shiftbench.data import ImageSet, RenderedSet, balanced, load_dataset, relabeled
 from shiftbench.data.base import ALL
 from shiftbench.data.folder import FileSet, file_set, split_folder
+from shiftbench.data.images import ENDINGS
 from shiftbench.errors import DataError, UsageError
 
 EVALUATION_BATCH = 256  # images; batch norm is fixed here, so that it changes no number
@@ -57,7 +57,7 @@ def load_data(
         except DataError as error:
             root = Path(path).expanduser()
             loose = (entry for part in (root, root / train_split) for entry in part.glob("*.*"))
-            if source == "folder" and any(e.name.lower().endswith(IMG_EXTENSIONS) for e in loose):
+            if source == "folder" and any(e.name.lower().endswith(ENDINGS) for e in loose):
                 raise DataError(
                     f"{root} holds photographs without class folders: sort them into one folder "
                     "per class, or train with --unlabeled (recipes steady and recalibrate)"
