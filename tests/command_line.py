@@ -19,9 +19,10 @@ class Ran(NamedTuple):
     err: str
 
 
-def shiftbench(*words: object) -> Ran:
-    """Runs a command line."""
+def shiftbench(*words: object, code: int | None = None) -> Ran:
+    """Runs a command line, which is expected to end with a code."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
         main([str(word) for word in words])
+    assert code is None or ended.value.code == code, err.getvalue()
     return Ran(ended.value.code, out.getvalue(), err.getvalue())

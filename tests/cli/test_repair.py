@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from shiftbench_cli.main import main
+from command_line import shiftbench
 
 NET = """
 from torch import nn
@@ -27,18 +26,9 @@ def model(tmp_path: Path) -> str:
     return f"{tmp_path / 'net.py'}:build"
 
 
-def call(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    out, err = capsys.readouterr()
-    return int(str(stop.value.code)), out, err
-
-
-def test_the_table_says_what_each_remedy_changes(
-    model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_says_what_each_remedy_changes(model: str) -> None:
     words = ["repair", "-m", model, "-d", "scenes", "--images", "4", "--format", "json"]
-    code, out, err = call(words, capsys)
+    code, out, err = shiftbench(*words)
     assert code == 0, err
     trials = {entry["remedies"]: entry for entry in json.loads(out)}
     assert trials["circular+aps"]["whole"] < 1e-4 < trials[""]["whole"]
@@ -51,11 +41,9 @@ def test_the_table_says_what_each_remedy_changes(
     assert trials["af"]["needs_finetuning"]
 
 
-def test_chosen_remedies_are_explained_layer_by_layer(
-    model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_chosen_remedies_are_explained_layer_by_layer(model: str) -> None:
     words = ["repair", "-m", model, "-r", "blurpool:3", "-r", "anchor", "--explain"]
-    code, out, err = call(words, capsys)
+    code, out, err = shiftbench(*words)
     assert code == 0
     assert "blurpool:3" in out
     assert "Conv2d" in out
@@ -70,22 +58,18 @@ def test_chosen_remedies_are_explained_layer_by_layer(
         (["-m", "nowhere.py:build"], "nowhere.py"),
     ],
 )
-def test_a_wrong_request_is_one_sentence(
-    words: list[str], message: str, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_request_is_one_sentence(words: list[str], message: str, model: str) -> None:
     words = [word.replace("MODEL", model) for word in words]
-    code, _, err = call(["repair", *words], capsys)
+    code, _, err = shiftbench("repair", *words)
     assert code in (1, 2)
     assert message in err
     assert "Traceback" not in err
 
 
-def test_a_repaired_model_runs_like_any_other(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_repaired_model_runs_like_any_other(model: str, tmp_path: Path) -> None:
     words = ["run", "-m", f"{model}+circular+aps", "--limit", "6", "--max-shift", "1"]
     words += ["-a", "integer", "--no-consistency", "-o", str(tmp_path / "runs"), "--format", "json"]
-    code, out, err = call(words, capsys)
+    code, out, err = shiftbench(*words)
     assert code == 0, err
     [record] = json.loads(out)
     assert record["model"]["name"].endswith("+circular+aps")

@@ -5,20 +5,16 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import shiftbench
 
 from aft_models.weights import list_weights, weights_card
 from shiftbench.models import load_model
-from shiftbench_cli.main import main
 
 SMALL = ("image_size=16", "canvas=20", "sizes=()", "batch_size=8", "epochs=2", "warmup_epochs=0")
 
 
-def train(*words: str, code: int = 0, capture: pytest.CaptureFixture[str]) -> tuple[str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["train", *words])
-    out, err = capture.readouterr()
-    assert ended.value.code == code, err
-    return out, err
+def train(*words: str, code: int = 0) -> tuple[str, str]:
+    return shiftbench("train", *words, code=code)[1:]
 
 
 def words(folder: Path, model: str = "xcit_pico_6_p8", *more: str) -> list[str]:
@@ -28,10 +24,8 @@ def words(folder: Path, model: str = "xcit_pico_6_p8", *more: str) -> list[str]:
     return [*required, *settings, *small, *more]
 
 
-def test_a_run_leaves_log_curves_checkpoints_and_weights(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, err = train(*words(tmp_path, "xcit_pico_6_p8", "--format", "json"), capture=capsys)
+def test_a_run_leaves_log_curves_checkpoints_and_weights(tmp_path: Path) -> None:
+    out, err = train(*words(tmp_path, "xcit_pico_6_p8", "--format", "json"))
     result = json.loads(out)
     assert result["epochs"] == 2
     assert result["scores"]["accuracy"]["n"] == 24
@@ -52,11 +46,9 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(
     assert "left" in err
 
     # The same command again has nothing left to do; other settings are refused.
-    again, _ = train(*words(tmp_path, "xcit_pico_6_p8", "--format", "json"), capture=capsys)
+    again, _ = train(*words(tmp_path, "xcit_pico_6_p8", "--format", "json"))
     assert json.loads(again)["scores"] == result["scores"]
-    _, complaint = train(
-        *words(tmp_path, "xcit_pico_6_p8", "--set", "lr=1"), code=2, capture=capsys
-    )
+    _, complaint = train(*words(tmp_path, "xcit_pico_6_p8", "--set", "lr=1"), code=2)
     assert "belongs to another run: recipe.lr" in complaint
 
     # So is other data, with what it was and what it is.
@@ -66,7 +58,7 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(
         (("--split", "train"), ("scored.split", "there, 'train' here")),
         (("--shift-images", "24"), ("scored.shift_images 12 there, 24 here",)),
     ):
-        _, complaint = train(*words(tmp_path, "xcit_pico_6_p8", *options), code=2, capture=capsys)
+        _, complaint = train(*words(tmp_path, "xcit_pico_6_p8", *options), code=2)
         assert "last.pt belongs to another run: " in complaint
         assert len(complaint.strip().splitlines()) == 1
         for difference in differences:
@@ -74,7 +66,7 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(
 
     # What was exported is a start for fine-tuning.
     tuned = words(tmp_path / "tuned", "xcit_pico_6_p8", "--checkpoint", result["export"])
-    out, _ = train(*tuned, "-q", "--score-every", "0", "--tag", "again", capture=capsys)
+    out, _ = train(*tuned, "-q", "--score-every", "0", "--tag", "again")
     assert list_weights(tmp_path / "tuned" / "export") == ["xcit_pico_6_p8.again"]
     assert "accuracy: " in out
     assert "n=24" in out
@@ -82,13 +74,11 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(
         assert [row["accuracy"] != "" for row in csv.DictReader(file)] == [False, True]
 
 
-def test_fine_tuning_follows_the_weights_it_starts_from(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fine_tuning_follows_the_weights_it_starts_from(tmp_path: Path) -> None:
     required = ["-m", "xcit_pico_6_p8.scenes", "--pretrained", "-d", "scenes", "-o", str(tmp_path)]
     few = ["--set", "epochs=1", "--set", "batch_size=12", "--set", "warmup_epochs=0"]
     rest = ["--limit", "24", "--shift-images", "12", "--device", "cpu", "-j", "0", "-q"]
-    train(*required, "--recipe", "finetune", *few, *rest, capture=capsys)
+    train(*required, "--recipe", "finetune", *few, *rest)
     card = weights_card("xcit_pico_6_p8.scenes", tmp_path / "export")
     start = weights_card("xcit_pico_6_p8.scenes")
     assert (card.input_size, card.mean, card.std) == (start.input_size, start.mean, start.std)
@@ -112,14 +102,10 @@ def test_fine_tuning_follows_the_weights_it_starts_from(
     ],
 )
 def test_a_wrong_request_is_one_sentence(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    model: str,
-    more: tuple[str, ...],
-    complaint: str,
+    tmp_path: Path, model: str, more: tuple[str, ...], complaint: str
 ) -> None:
     code = 1 if "--checkpoint" in more else 2
-    out, err = train(*words(tmp_path, model, *more), code=code, capture=capsys)
+    out, err = train(*words(tmp_path, model, *more), code=code)
     assert complaint in err
     assert out == ""
     assert len(err.strip().splitlines()) == 1

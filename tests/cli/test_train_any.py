@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import timm
 import torch
+from command_line import shiftbench
 from PIL import Image
 from safetensors.torch import load_file
 
 from aft_models.repair import reports
 from aft_models.weights import list_weights, weights_card
 from shiftbench.models import build_model, load_model
-from shiftbench_cli.main import main
 
 CLASSES = ("apple", "beech", "cherry")
 SMALL = "mobilenetv3_small_050"
@@ -53,42 +53,29 @@ def net(tmp_path: Path) -> str:
     return f"{tmp_path / 'net.py'}:build"
 
 
-def call(*words: str, code: int = 0, capture: pytest.CaptureFixture[str]) -> tuple[str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    out, err = capture.readouterr()
-    assert ended.value.code == code, err
-    return out, err
-
-
-def train(
-    model: str, data: str, folder: Path, *more: str, code: int = 0, capture: pytest.CaptureFixture
-) -> tuple[str, str]:
+def train(model: str, data: str, folder: Path, *more: str, code: int = 0) -> tuple[str, str]:
     settings = ("epochs=1", "batch_size=12", "warmup_epochs=0", "lr=1e-3")
     few = [word for setting in settings for word in ("--set", setting)]
     required = ["train", "-m", model, "-d", data, "--recipe", "finetune", "-o", str(folder)]
     rest = ["--shift-every", "0", "--shift-images", "6", "-j", "0", "--device", "cpu", *more]
-    return call(*required, *few, *rest, code=code, capture=capture)
+    return shiftbench(*required, *few, *rest, code=code)[1:]
 
 
-def run(
-    model: str, export: Path, data: str, records: Path, capture: pytest.CaptureFixture[str]
-) -> dict:
+def run(model: str, export: Path, data: str, records: Path) -> dict:
     words = ["run", "-m", model, "--checkpoint", str(export), "-d", data, "-o", str(records)]
     few = ["--attack", "integer", "--max-shift", "1", "-j", "0", "--device", "cpu", "-q"]
-    out, _ = call(*words, *few, "--format", "json", capture=capture)
-    return json.loads(out)
+    return json.loads(shiftbench(*words, *few, "--format", "json", code=0).out)
 
 
 def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
-    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: str, tmp_path: Path
 ) -> None:
     torch.manual_seed(3)
     original = timm.create_model(SMALL, num_classes=20)
     torch.save({"state_dict": original.state_dict()}, tmp_path / "w.pth")
     name, out = f"timm:{SMALL}+blurpool", tmp_path / "run"
     more = ("--checkpoint", str(tmp_path / "w.pth"), "--set", "image_size=32")
-    _, err = train(name, photos, out, *more, capture=capsys)
+    _, err = train(name, photos, out, *more)
     assert "new, to be learned: classifier.bias, classifier.weight" in err
 
     (stem,) = list_weights(out / "export")
@@ -112,21 +99,19 @@ def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
     assert (alone.digest, alone.name) == (trained.digest, card.name)
 
     records = tmp_path / "records"
-    run(name, out / "export", photos, records, capsys)
+    run(name, out / "export", photos, records)
     place = [str(path.parent) for path in records.rglob("record.json")]
     again = ("-m", name, "--checkpoint", str(out / "export"), "-d", photos, "--images", "3")
-    text, _ = call("verify", *place, *again, capture=capsys)
+    text = shiftbench("verify", *place, *again, code=0).out
     assert "3 images re-measured" in text
     few = ("--checkpoint", str(out / "export"), "-d", photos, "--images", "2")
-    text, _ = call("audit", "-m", name, *few, "--format", "json", capture=capsys)
+    text = shiftbench("audit", "-m", name, *few, "--format", "json", code=0).out
     assert json.loads(text)
 
 
-def test_the_same_command_goes_on_and_repeats_itself(
-    photos: str, net: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_command_goes_on_and_repeats_itself(photos: str, net: str, tmp_path: Path) -> None:
     results = [
-        train(f"{net}+af", photos, tmp_path / folder, "--format", "json", capture=capsys)[0]
+        train(f"{net}+af", photos, tmp_path / folder, "--format", "json")[0]
         for folder in ("one", "one", "two")
     ]
     scores = [json.loads(text)["scores"] for text in results]
@@ -134,16 +119,14 @@ def test_the_same_command_goes_on_and_repeats_itself(
     files = [next((tmp_path / f / "export").glob("*.safetensors")) for f in ("one", "two")]
     assert files[0].read_bytes() == files[1].read_bytes()
     other = ("--seed", "1")
-    train(f"{net}+af", photos, tmp_path / "three", *other, capture=capsys)
+    train(f"{net}+af", photos, tmp_path / "three", *other)
     third = next((tmp_path / "three" / "export").glob("*.safetensors"))
     assert third.read_bytes() != files[0].read_bytes()
 
 
-def test_a_model_of_a_file_with_a_learned_remedy(
-    photos: str, net: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_of_a_file_with_a_learned_remedy(photos: str, net: str, tmp_path: Path) -> None:
     name = f"{net},width=6+circular+lps"
-    train(name, photos, tmp_path / "run", capture=capsys)
+    train(name, photos, tmp_path / "run")
     export = tmp_path / "run" / "export"
     (stem,) = list_weights(export)
     card = weights_card(stem, export)
@@ -153,10 +136,9 @@ def test_a_model_of_a_file_with_a_learned_remedy(
     trained = load_model(name, checkpoint=export)
     images = torch.rand(2, 3, 24, 24)
     torch.testing.assert_close(trained(images.roll((3, 1), (2, 3))), trained(images))
-    with pytest.raises(SystemExit):
-        main(["run", "-m", name, "-d", photos, "-o", str(tmp_path / "r")])
-    assert "learned parameters that no weights fill" in capsys.readouterr().err
-    assert run(name, export, photos, tmp_path / "records", capsys)
+    refused = shiftbench("run", "-m", name, "-d", photos, "-o", tmp_path / "r")
+    assert "learned parameters that no weights fill" in refused.err
+    assert run(name, export, photos, tmp_path / "records")
 
 
 @pytest.mark.parametrize(
@@ -169,11 +151,7 @@ def test_a_model_of_a_file_with_a_learned_remedy(
     ],
 )
 def test_models_of_every_source_are_trained(
-    model: str,
-    start: tuple[str, ...],
-    photos: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    model: str, start: tuple[str, ...], photos: str, tmp_path: Path
 ) -> None:
     if model.startswith("hf:"):
         transformers = pytest.importorskip("transformers")
@@ -182,7 +160,7 @@ def test_models_of_every_source_are_trained(
         )
         transformers.ResNetForImageClassification(config).save_pretrained(tmp_path / "tiny")
         model = model.replace("TINY", str(tmp_path / "tiny"))
-    train(model, photos, tmp_path / "run", "--set", "image_size=32", *start, capture=capsys)
+    train(model, photos, tmp_path / "run", "--set", "image_size=32", *start)
     trained = load_model(model.replace(".scenes", ""), checkpoint=tmp_path / "run" / "export")
     assert (trained.num_classes, trained.class_names) == (3, CLASSES)
     assert trained.preprocessing.input_size == 32
@@ -190,12 +168,12 @@ def test_models_of_every_source_are_trained(
 
 
 def test_steady_shows_its_consistency_term_and_the_crops_that_agree(
-    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: str, tmp_path: Path
 ) -> None:
     settings = ("image_size=32", "shift=1", "zoom=1,1", "batch_size=8")
     words = [word for setting in settings for word in ("--set", setting)]
     words += ["--recipe", "steady", "--pretrained", "--unlabeled"]
-    out, err = train("xcit_pico_6_p8.scenes", photos, tmp_path / "run", *words, capture=capsys)
+    out, err = train("xcit_pico_6_p8.scenes", photos, tmp_path / "run", *words)
     assert "consistency loss 0." in err
     assert "agreement crop: " in out
     assert "accuracy" not in out
@@ -228,34 +206,27 @@ def test_random_weights_follow_the_seed() -> None:
     ],
 )
 def test_a_wrong_request_is_one_sentence(
-    photos: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    model: str,
-    more: tuple[str, ...],
-    complaint: str,
+    photos: str, tmp_path: Path, model: str, more: tuple[str, ...], complaint: str
 ) -> None:
     wrong = timm.create_model("resnet10t", num_classes=3)
     torch.save(wrong.state_dict(), tmp_path / "wrong.pth")
     places = {"WRONG": str(tmp_path / "wrong.pth"), "NOWHERE": str(tmp_path / "nowhere.pth")}
     words = [places.get(word, word) for word in more]
     code = 1 if complaint.startswith("no checkpoint") else 2
-    _, err = train(model, photos, tmp_path / "o", *words, code=code, capture=capsys)
+    _, err = train(model, photos, tmp_path / "o", *words, code=code)
     assert complaint in err
     assert len(err.strip().splitlines()) == 1
 
 
 def test_weights_of_another_model_or_of_other_classes_are_refused(
-    photos: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    train(f"timm:{SMALL}", photos, out, "--set", "image_size=32", capture=capsys)
+    train(f"timm:{SMALL}", photos, out, "--set", "image_size=32")
     words = ["--checkpoint", str(out / "export"), "-o", str(tmp_path / "r"), "-d"]
-    _, err = call("run", "-m", "timm:resnet10t", *words, photos, code=1, capture=capsys)
+    err = shiftbench("run", "-m", "timm:resnet10t", *words, photos, code=1).err
     assert f"holds the weights of timm:{SMALL}, not of timm:resnet10t" in err
-    with pytest.raises(SystemExit):
-        main(["run", "-m", f"timm:{SMALL}", *words, "scenes"])
-    err = capsys.readouterr().err
+    err = shiftbench("run", "-m", f"timm:{SMALL}", *words, "scenes").err
     assert "3" in err
     assert "classes" in err
     assert len(err.strip().splitlines()) == 1

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from command_line import shiftbench
 from torch import nn
 
 from shiftbench.data import Scenes, load_dataset
@@ -23,7 +24,6 @@ from shiftbench.run.job import Settings
 from shiftbench.run.remeasure import remeasure
 from shiftbench.run.runner import Execution, run
 from shiftbench.run.store import describe
-from shiftbench_cli.main import main
 
 CPU = Execution(device="cpu", batch_size=8)
 ROOT = Path(__file__).resolve().parents[2]
@@ -352,18 +352,11 @@ def test_a_note_of_verification_belongs_to_one_version_of_a_record(record: Recor
     assert not (record.folder / "verified.json").exists()
 
 
-def test_the_command_says_so_and_exits_with_1(
-    record: Record, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["verify", str(record.folder)])
-    assert stop.value.code == 0
-    assert capsys.readouterr().out == f"{record.folder}: scores match samples\n"
+def test_the_command_says_so_and_exits_with_1(record: Record) -> None:
+    holds = shiftbench("verify", record.folder, code=0)
+    assert holds.out == f"{record.folder}: scores match samples\n"
     edit_record(record, raise_score)
-    with pytest.raises(SystemExit) as stop:
-        main(["verify", str(record.folder)])
-    assert stop.value.code == 1
-    assert "1 problem\n" in capsys.readouterr().out
+    assert "1 problem\n" in shiftbench("verify", record.folder, code=1).out
 
 
 @pytest.mark.parametrize(
@@ -373,37 +366,24 @@ def test_the_command_says_so_and_exits_with_1(
         (["--save"], "give --model and --data"),
     ],
 )
-def test_options_that_need_each_other(
-    record: Record, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["verify", str(record.folder), *words])
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+def test_options_that_need_each_other(record: Record, words: list[str], message: str) -> None:
+    assert message in shiftbench("verify", record.folder, *words, code=2).err
 
 
-def test_the_command_measures_again_and_counts_what_it_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_measures_again_and_counts_what_it_measured(tmp_path: Path) -> None:
     """Three images are searched; the claims about the others are tested on them all the same."""
     model = ["-m", "xcit_pico_6_p8.scenes", "-d", "scenes", "--device", "cpu"]
     small = ["--limit", "5", "--search-limit", "3", "-a", "integer", "--max-shift", "1"]
-    with pytest.raises(SystemExit):
-        main(["run", *model, *small, "-o", str(tmp_path), "-q"])
+    shiftbench("run", *model, *small, "-o", tmp_path, "-q", code=0)
     (record,) = read_records([tmp_path])
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main(["verify", str(record.folder), *model, "--save"])
-    assert stop.value.code == 0
-    out = capsys.readouterr().out
+    out = shiftbench("verify", record.folder, *model, "--save", code=0).out
     assert re.search(r"samples; 5 images re-measured \(seed \d+\), all match\n", out)
     note = read_verification(record)
     assert note is not None
     assert note.images == 5
-    with pytest.raises(SystemExit) as stop:
-        main(["verify", str(record.folder), "-m", "xcit_pico_6_p8_af.scenes", *model[2:]])
-    assert stop.value.code == 1
-    assert "the weights of the record" in capsys.readouterr().out
+    other = shiftbench("verify", record.folder, "-m", "xcit_pico_6_p8_af.scenes", *model[2:])
+    assert other.code == 1
+    assert "the weights of the record" in other.out
 
 
 # --- every committed record can be measured again
