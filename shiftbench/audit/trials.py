@@ -137,16 +137,11 @@ def try_remedies(
     margin: int = 0,
     labels: Tensor | None = None,
 ) -> list[RepairTrial]:
-    """Tries remedies on copies of a network, each on the same images; the first is the network.
+    """Tries remedies on copies of a network in eval mode; the first trial is of the network itself.
 
-    Changes and cost are of the first few images, right answers of all of them.
-
-    Args:
-        network: Takes normalized images and answers with logits, in eval mode.
-        canvas: (B, C, H, W), normalized: the images and what lies around them.
-        remedies: Each a text such as `aps` or `circular+aps`.
-        margin: Pixels of the canvas on each side beyond what the network sees.
-        labels: One class per image, to count right answers.
+    All see the same normalized canvas, (B, C, H, W), with `margin` pixels on each side beyond what
+    the network sees. Changes and cost are of the first few images; right answers are counted of
+    all, where there are labels.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> before, after = try_remedies(net.eval(), torch.rand(2, 3, 8, 8), ["circular+aps"])

@@ -92,11 +92,8 @@ class Mode:
             return np.broadcast_to(np.arange(len(grid)), (len(keys), len(grid)))
         assert self.samples is not None
         others = len(grid) - 1
-        rows = [
-            [0, *(1 + i for i in keyed_sample(seed, "search", key, others, self.samples))]
-            for key in keys
-        ]
-        return np.array(rows, dtype=np.int64).reshape(len(keys), 1 + self.samples)
+        drawn = [keyed_sample(seed, "search", key, others, self.samples) for key in keys]
+        return np.array([[0, *(1 + i for i in indices)] for indices in drawn], dtype=np.int64)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
@@ -15,10 +16,12 @@ import torch
 from torch import Tensor
 
 from shiftbench.errors import UsageError
+from shiftbench.grid import ORIGIN, Offset
 from shiftbench.metrics import METRICS, Metric, MetricOptions, score_rows
 from shiftbench.metrics import plan_metric as plan
 from shiftbench.metrics.agreement import Agreement
 from shiftbench.metrics.base import NEAR_TIE_COLUMN, PASSES, ImageBatch
+from shiftbench.metrics.consistency import CONSISTENCIES
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS, SHIFTS
 
@@ -37,6 +40,7 @@ def plan_metric(text: str, **changes: Any) -> Metric:
 
 
 every_metric = pytest.mark.parametrize("text", PIXEL_ONLY)
+every_kind = pytest.mark.parametrize("kind", list(CONSISTENCIES))
 
 
 def images() -> Tensor:
@@ -261,3 +265,114 @@ def test_drift_is_the_largest_distance_over_that_of_another_image() -> None:
 def test_drift_without_features_is_one_sentence() -> None:
     with pytest.raises(UsageError, match="exposes none"):
         plan_metric("drift:crop").measure(replace(shard(), model=fragile), nothing())
+
+
+# --- consistency
+
+
+@every_kind
+def test_consistency_equals_the_definition_image_by_image(kind: str) -> None:
+    drawn, entry, batch = plan_metric(f"consistency:{kind}"), CONSISTENCIES.get(kind), shard()
+    views, rows = batch.views(entry.shift), drawn.measure(batch, nothing())
+    for i, key in enumerate(batch.keys):
+        agreed, changes = 0, []
+        for repeat in range(2):
+            pair = entry.pair(key, drawn.settings()["span"], seed=1, repeat=repeat)
+            first, second = (fragile(views(offset)[i : i + 1])[0] for offset in pair)
+            best = first.argmax()
+            agreed += bool(second.argmax() == best)
+            changes.append((second.softmax(0)[best] - first.softmax(0)[best]).abs().item())
+        assert rows[f"agreed_{kind}"][i] == agreed
+        assert rows[f"change_{kind}"][i] == pytest.approx(sum(changes) / 2, abs=1e-12)
+    [share, _] = score_rows([drawn], rows).values()
+    assert share.value == rows[f"agreed_{kind}"].mean() / 2
+    assert 0 < share.value < 1, "the case should tell images apart"
+    assert (rows["passes"] == (2 if entry.from_origin else 4)).all()
+
+
+@every_kind
+def test_a_global_pool_model_is_cyclically_consistent(kind: str) -> None:
+    weight = torch.randn(3, CLASSES, generator=torch.Generator().manual_seed(2)).double()
+    batch = shard(model=lambda x: x.mean((2, 3)) @ weight)
+    rows = plan_metric(f"consistency:{kind}").measure(batch, nothing())
+    if CONSISTENCIES.get(kind).from_origin:
+        assert rows[f"consistent_{kind}"].all()
+        assert rows[f"change_{kind}"].mean() < 1e-12
+    else:
+        assert rows[f"change_{kind}"].mean() > 1e-4, "a crop brings new pixels into view"
+
+
+@every_kind
+def test_later_draws_continue_where_earlier_ones_ended(kind: str) -> None:
+    """Of any number for each image."""
+    batch = shard()
+
+    def draw(repeats: int, before: pd.DataFrame) -> pd.DataFrame:
+        return plan_metric(f"consistency:{kind}", repeats=repeats).measure(batch, before)
+
+    whole, one, three = (draw(repeats, nothing()) for repeats in (4, 1, 3))
+    grown = draw(4, pd.concat([one.iloc[:3], three.iloc[3:6]]).reindex(range(COUNT)))
+    pd.testing.assert_frame_equal(grown.drop(columns="passes"), whole.drop(columns="passes"))
+    assert (grown["passes"] * 4 == whole["passes"] * ([3] * 3 + [1] * 3 + [4] * 3)).all()
+
+
+@every_kind
+def test_images_seeds_and_repeats_draw_their_own(kind: str) -> None:
+    draws = [
+        CONSISTENCIES.get(kind).pair(str(key), 32, seed=seed, repeat=repeat)
+        for key in range(19)
+        for seed, repeat in ((0, 0), (1, 0), (0, 1))
+    ]
+    assert len(set(draws)) > 0.95 * len(draws)
+
+
+def test_integer_draws_are_uniform_without_the_origin() -> None:
+    span, trials = 2, 4800
+    kind = CONSISTENCIES.get("integer")
+    pairs = [kind.pair(str(i), span) for i in range(trials)]
+    assert all(first == ORIGIN for first, _ in pairs)
+    counts = Counter(second for _, second in pairs)
+    axis = [float(i) for i in range(-span, span + 1)]
+    assert set(counts) == {Offset(dy, dx) for dy in axis for dx in axis} - {ORIGIN}
+    expected = trials / 24
+    chi_square = sum((count - expected) ** 2 / expected for count in counts.values())
+    assert chi_square < 49.7  # the 99.9% quantile with 23 degrees of freedom
+
+
+def test_half_draws_are_such_integers_plus_a_half() -> None:
+    half, trials = CONSISTENCIES.get("half"), 1000
+    seconds = {half.pair(str(i), 1)[1] for i in range(trials)}
+    axis = (-0.5, 0.5, 1.5)
+    assert seconds == {Offset(dy, dx) for dy in axis for dx in axis} - {Offset(0.5, 0.5)}
+
+
+@pytest.mark.parametrize(("span", "low", "high"), [(32, -16, 15), (5, -2, 2), (2, -1, 0)])
+def test_crop_draws_cover_the_places_of_the_window(span: int, low: int, high: int) -> None:
+    kind = CONSISTENCIES.get("crop")
+    pairs = [kind.pair(str(i), span) for i in range(1000)]
+    places = {v for pair in pairs for offset in pair for v in (offset.dy, offset.dx)}
+    assert places == set(range(low, high + 1))
+    assert kind.margin(span) == max(-low, high)
+    assert any(first != ORIGIN for first, _ in pairs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "view", "canvas", "span"),
+    [
+        ("integer", 224, 256, 32),
+        ("half", 32, 37, 15),
+        ("integer", 3, 3, 1),
+        ("crop", 224, 256, 32),
+        ("crop", 32, 37, 5),
+    ],
+)
+def test_span(kind: str, view: int, canvas: int, span: int) -> None:
+    assert CONSISTENCIES.get(kind).span(view, canvas) == span
+
+
+@pytest.mark.parametrize(
+    ("kind", "view", "canvas"), [("integer", 2, 9), ("half", 1, 9), ("crop", 32, 32)]
+)
+def test_refuses_images_with_nowhere_else_to_look_from(kind: str, view: int, canvas: int) -> None:
+    with pytest.raises(UsageError, match="no other place to look from"):
+        CONSISTENCIES.get(kind).span(view, canvas)
