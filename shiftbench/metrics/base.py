@@ -272,11 +272,6 @@ def plan_metric(text: str, options: MetricOptions, *, view: int, resize: int) ->
     return METRICS.get(name).plan(argument, options, view=view, resize=resize)
 
 
-def load_metric(kind: str, settings: Mapping[str, Any]) -> Metric | None:
-    """The metric that a record's settings describe; None when its kind is not registered here."""
-    return METRICS.get(kind).load(settings) if kind in METRICS else None
-
-
 def kind_of(metric: Metric) -> str:
     """The name under which the class of a metric is registered."""
     return next(kind for kind in METRICS if type(metric) is METRICS.get(kind))

@@ -112,7 +112,6 @@ def predict_at(
     rows: Sequence[int] | None = None,
 ) -> Predictions:
     """What the model says about images `rows`, by default all, the i-th seen at `offsets[i]`."""
-    check_batch_size(batch_size)
     images = range(len(offsets)) if rows is None else rows
     parts = [
         predict(model, assemble(views, offsets[i : i + batch_size], images[i : i + batch_size]))

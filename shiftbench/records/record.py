@@ -26,7 +26,7 @@ from shiftbench.grid import Offset
 from shiftbench.identity import plugin_parts
 from shiftbench.logs import open_logs
 from shiftbench.metrics.base import KEY as KEY
-from shiftbench.metrics.base import Metric, kind_of, load_metric
+from shiftbench.metrics.base import METRICS, Metric, kind_of
 from shiftbench.scores import ACCURACY, ScoreName, Scores
 from shiftbench.statistics import Score
 
@@ -115,7 +115,7 @@ class MetricInfo:
 
     @cached_property
     def _metric(self) -> Metric | None:
-        return load_metric(self.kind, self.settings)
+        return METRICS.get(self.kind).load(self.settings) if self.kind in METRICS else None
 
     @cached_property
     def conditions(self) -> dict[str, str]:
