@@ -52,78 +52,50 @@ def spread(n: int, at: Sequence[int]) -> list[int | None]:
     return broken + [None] * (n - len(broken))
 
 
-def attack_label(attack: str, step: str | None) -> str:
-    """How columns and scores call an attack: with its step where that is not its own."""
-    own = ATTACKS.get(attack).step
-    return attack if step is None or Fraction(step) == own else f"{attack}[{Fraction(step)}]"
-
-
-def attack_grid(attack: str, step: str | None, radius: int) -> Grid:
-    """The grid of an attack."""
-    return Grid(radius, ATTACKS.get(attack).step if step is None else Fraction(step))
-
-
-def searched_images(n: int, how: Mapping[str, Any]) -> list[int]:
-    """Which images are searched; another seed, others."""
-    count = n if how["search_limit"] is None else how["search_limit"]
-    return sorted((how["seed"] * count + i) % n for i in range(count))
-
-
 def make_samples(
-    broken: Mapping[str, Radii],
+    searches: Mapping[Adversarial, Radii],
     consistent: Mapping[str, Sequence[int]],
-    labels: Sequence[int] | None = None,
-    *,
-    max_shift: int = 6,
-    settings: Mapping[str, Any] | None = None,
+    labels: Sequence[int],
+    how: Mapping[str, Any],
 ) -> pd.DataFrame:
     """The table of images of a run."""
-    how = {**SETTINGS, **(settings or {})}
-    first = next(iter(broken.values()))
-    n = len(first)
-    labels = [i % 10 for i in range(n)] if labels is None else list(labels)
+    first, n = next(iter(searches.values())), len(labels)
     correct = [r is None or r > 0 for r in first]
+    wrong = [(y + 1) % 10 for y in labels]
     columns: dict[str, Any] = {
         "key": [f"test/{i:05d}" for i in range(n)],  # as `scenes` names its images
-        "label": labels,
-        "prediction": [
-            y if right else (y + 1) % 10 for y, right in zip(labels, correct, strict=True)
-        ],
-        "margin": [1.0 if right else -1.0 for right in correct],
+        "label": list(labels),
+        "prediction": np.where(correct, labels, wrong),
+        "margin": np.where(correct, 1.0, -1.0),
     }
     for kind, agreed in consistent.items():
         columns[f"draws_{kind}"] = [how["repeats"]] * n
         columns[f"agreed_{kind}"] = [int(count) for count in agreed]
         columns[f"consistent_{kind}"] = [int(count) == how["repeats"] for count in agreed]
         columns[f"change_{kind}"] = [CHANGE] * n
-    searched = set(searched_images(n, how))
-    for attack, radii in broken.items():
-        grid = attack_grid(attack, how["step"], max_shift)
+    count = n if how["search_limit"] is None else how["search_limit"]
+    searched = {(how["seed"] * count + i) % n for i in range(count)}  # another seed, others
+    for metric, radii in searches.items():
+        grid, name = metric.grid, metric.label
         rows = [r if i in searched else None for i, r in enumerate(radii)]
-        name = attack_label(attack, how["step"])
 
-        def at(value: Any, where: set[int] = searched) -> Any:
-            return pd.array([value if i in where else None for i in range(n)], dtype="Int64")
+        def column(values: Sequence[Any], where: Sequence[bool], kind: str = "Int64") -> Any:
+            return pd.array([v if w else None for v, w in zip(values, where, strict=True)], kind)
 
-        columns[f"{name}_reach"] = at(max_shift)
-        columns[f"{name}_broken_radius"] = pd.array(rows, dtype="Int64")
-        columns[f"{name}_dy"] = pd.array(
-            [None if r is None else float(r * grid.step) for r in rows], dtype="Float64"
-        )
-        columns[f"{name}_dx"] = pd.array([None if r is None else 0.0 for r in rows], "Float64")
-        columns[f"{name}_prediction"] = pd.array(
-            [None if r is None else (y + 1) % 10 for y, r in zip(labels, rows, strict=True)],
-            dtype="Int64",
-        )
-        if how["mode"].startswith("sampled"):
-            columns[f"{name}_sampled"] = at(int(how["mode"].split(":")[1]))
-        if how["mode"] == "full_grid":
+        there, lost = [i in searched for i in range(n)], [r is not None for r in rows]
+        columns[f"{name}_reach"] = column([grid.radius] * n, there)
+        columns[f"{name}_broken_radius"] = column(rows, lost)
+        columns[f"{name}_dy"] = column([float((r or 0) * grid.step) for r in rows], lost, "Float64")
+        columns[f"{name}_dx"] = column([0.0] * n, lost, "Float64")
+        columns[f"{name}_prediction"] = column(wrong, lost)
+        if metric.mode.samples:
+            columns[f"{name}_sampled"] = column([metric.mode.samples] * n, there)
+        if metric.mode.full:
             rings = np.array([grid.ring(offset) for offset in grid])
+            far = [grid.radius + 1 if r is None else r for r in rows]
+            bitmaps = [np.packbits(rings < r).tobytes() for r in far]
             columns[f"{name}_bitmap"] = [
-                np.packbits(rings < (max_shift + 1 if r is None else r)).tobytes()
-                if i in searched
-                else None
-                for i, r in enumerate(radii)
+                b if w else None for b, w in zip(bitmaps, there, strict=True)
             ]
     return pd.DataFrame({**columns, "near_tie": [False] * n})
 
@@ -131,56 +103,36 @@ def make_samples(
 def record_with_samples(
     model: str = "a",
     *,
-    broken: Mapping[str, Radii] | None = None,
-    consistent: Mapping[str, Sequence[int]] | None = None,
+    broken: Mapping[str, Radii] | None = None,  # by attack, the ring that broke each image
+    consistent: Mapping[str, Sequence[int]] | None = None,  # by kind, how many draws agree
     data: str = "scenes",
     max_shift: int = 6,
     parameters: int = 1_000_000,
     created: str = "2026-01-02T03:04:05+00:00",
-    seconds: float = 12.5,
-    full_grid: bool = False,
-    settings: Mapping[str, Any] | None = None,
+    full_grid: bool = False,  # short for the mode `full_grid`: then the record has heat maps
+    settings: Mapping[str, Any] | None = None,  # any of `SETTINGS`; others are kept as they are
     fingerprint: str = "f" * 64,
     labels: Sequence[int] | None = None,
 ) -> Record:
-    """A record whose scores follow from the outcomes of its images.
-
-    Args:
-        model: Its name.
-        broken: By attack, the ring that broke each image.
-        consistent: By kind, how many of each image's draws agree: truth values when there is one.
-        data: The name of the data set.
-        max_shift: The radius of every grid.
-        parameters: Of the model.
-        created: When.
-        seconds: How long it took.
-        full_grid: Short for the mode `full_grid`: then the record has heat maps.
-        settings: Any of `SETTINGS`; other entries are kept as they are.
-        fingerprint: Of the data.
-        labels: Of the images.
-    """
-    broken = {"crop": spread(100, [10, 5, 5])} if broken is None else broken
-    consistent = {} if consistent is None else consistent
+    """A record whose scores follow from the outcomes of its images."""
+    broken = broken or {"crop": spread(100, [10, 5, 5])}
+    consistent = consistent or {}
+    labels = labels or [i % 10 for i in range(len(next(iter(broken.values()))))]
     how = {**SETTINGS, **({"mode": "full_grid"} if full_grid else {}), **(settings or {})}
-    samples = make_samples(broken, consistent, labels, max_shift=max_shift, settings=how)
+    mode = Mode.parse(how["mode"])
+    seed = how["seed"] if mode.samples else 0
+    searches = {}
+    for name, radii in broken.items():
+        attack = ATTACKS.get(name)
+        grid = Grid(max_shift, Fraction(how["step"] or attack.step))
+        searches[Adversarial(attack, grid, mode, seed)] = radii
+    draws = [Consistency(kind, 9, how["repeats"], how["seed"]) for kind in consistent]
+    samples = make_samples(searches, consistent, labels, how)
     preprocessing = Preprocessing(64, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     geometry = geometry_for(preprocessing, margin=6, rendered=True).to_json()
-    mode = Mode.parse(how["mode"])
     elsewhere = {"mode", "step", "repeats", "split", "crop", "pad"}
     record = describe(
-        [
-            Accuracy(),
-            *(Consistency(kind, 9, how["repeats"], how["seed"]) for kind in consistent),
-            *(
-                Adversarial(
-                    ATTACKS.get(attack),
-                    attack_grid(attack, how["step"], max_shift),
-                    mode,
-                    how["seed"] if mode.samples else 0,
-                )
-                for attack in broken
-            ),
-        ],
+        [Accuracy(), *draws, *searches],
         samples,
         model=ModelInfo(
             name=model,
@@ -202,7 +154,7 @@ def record_with_samples(
         ),
         settings={"limit": None, **{k: v for k, v in how.items() if k not in elsewhere}},
         environment={"shiftbench": "0.1.0", "torch": "2.13.0", "device": "cpu"},
-        seconds=seconds,
+        seconds=12.5,
         forward_passes=4321,
     )
     return replace(record, created=created)
