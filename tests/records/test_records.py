@@ -9,14 +9,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from sample_records import record_with_samples, spread
 
 from shiftbench.errors import RecordError
 from shiftbench.files import file_safe, write_atomic
-from shiftbench.grid import Offset
 from shiftbench.records.record import (
-    DataInfo,
-    MetricInfo,
-    ModelInfo,
     Record,
     read_record,
     read_records,
@@ -24,48 +21,35 @@ from shiftbench.records.record import (
     record_from_json,
     write_record,
 )
-from shiftbench.scores import ACCURACY, ScoreName, Scores
+from shiftbench.scores import ScoreName, Scores
 from shiftbench.statistics import Score, wilson
-
-SAMPLES = pd.DataFrame({"key": ["a", "b"], "label": [0, 1], "prediction": [0, 0]})
-GEOMETRY = {"view": 32, "resize": 37, "margin": 2, "interpolation": "bicubic"}
 
 
 def make_record(**changes: Any) -> Record:
-    score = wilson(1, 2)
-    record = Record(
-        model=ModelInfo("timm:net", "timm", "abc", 10, 32, (0.5,), (0.25,), "bicubic"),
-        data=DataInfo("scenes", "test", 2, "def", GEOMETRY),
-        settings={"seed": 0, "precision": "fp32", "engine": "torch"},
-        metrics={"accuracy": MetricInfo("accuracy", {}, ("accuracy",), 2, "123")},
-        scores=Scores(
-            {
-                ACCURACY: score,
-                ScoreName("consistency", "integer"): score,
-                ScoreName("agreement", "5"): score,
-                ScoreName("jitter", "logit"): Score(3.2, -1.0, 7.0, 2, "variance"),
-                **{ScoreName("adversarial", "crop", s): score for s in range(2)},
-                ScoreName("adversarial", "crop", 2): wilson(0, 2),
-            }
-        ),
-        maps={"adversarial_crop": {Offset(0.0, 0.0): Score(0.5, 0.1, 0.9, 2)}},
-        environment={"torch": "2"},
-        seconds=1.5,
-        forward_passes=20,
-        created="2025-01-01T00:00:00+00:00",
+    record = record_with_samples(
+        "timm:net",
+        broken={"crop": spread(4, [1, 0, 1])},
+        consistent={"integer": [1, 1, 1, 0]},
+        max_shift=2,
+        full_grid=True,
     )
-    return replace(record, **changes)
+    more = {
+        ScoreName("agreement", "5"): wilson(1, 2),
+        ScoreName("jitter", "logit"): Score(3.2, -1.0, 7.0, 2, "variance"),
+    }
+    return replace(record, scores=Scores({**record.scores, **more}), **changes)
 
 
 def test_a_record_is_read_back_as_written(tmp_path: Path) -> None:
-    record = make_record(data=DataInfo("a", "test", 2, "def", GEOMETRY, classes=("cat", "dog")))
+    record = make_record()
+    record = replace(record, data=replace(record.data, classes=("cat", "dog")))
     folder = record_folder(tmp_path, record.model.name, record.data.name)
-    write_record(folder, replace(record, table=SAMPLES))
+    write_record(folder, record)
     [again] = read_records([tmp_path])
     assert again == record
     assert [again.data.class_name(i) for i in range(3)] == ["cat", "dog", "2"]
     assert again.folder == folder
-    pd.testing.assert_frame_equal(again.samples(), SAMPLES, check_dtype=False)
+    pd.testing.assert_frame_equal(again.samples(), record.samples())
     assert {path.name for path in folder.iterdir()} == {"record.json", "samples.parquet"}
 
 
@@ -102,7 +86,7 @@ def test_unreadable_files_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="no folder"):
         read_records([tmp_path / "nowhere"])
     folder = tmp_path / "runs"
-    write_record(folder, make_record(table=SAMPLES))
+    write_record(folder, make_record())
     (folder / "samples.parquet").write_bytes(b"half a file")
     with pytest.raises(RecordError, match=r"samples\.parquet"):
         read_record(folder).samples()

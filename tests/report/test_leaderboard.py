@@ -131,50 +131,23 @@ def test_one_column_never_mixes_grids():
     table = only([fine, same])
     assert set(cells(table, "adversarial_integer[1/4]")) == {"fine"}
     assert set(cells(table, "adversarial_half")) == {"same"}
-
-
-def test_every_table_reaches_as_far_as_its_own_records():
-    wide = make_record("wide", broken={"crop": spread(10, [1, 1, 1, 1])})
-    narrow = make_record("narrow", broken={"crop": spread(10, [1])}, max_shift=2, data="cifar10")
-    tables = build_tables([wide, narrow])
+    tables = build_tables([wide, replace(narrow, data=replace(narrow.data, name="cifar10"))])
     assert [len(cells(table, "adversarial_crop")) for table in tables] == [1, 1]
     assert [row["max_shift"] for row in parse(to_csv(tables))] == ["crop 2 px", "crop 6 px"]
 
 
-CONDITIONS = [
-    ({"split": "train"}, "scenes train, 10 images"),
-    ({"precision": "bf16"}, "precision bf16"),
-    ({"engine": "compile"}, "engine compile"),
-    ({"crop": "model"}, "crop model"),
-    ({"pad": "zeros"}, "pad zeros"),
-]
-
-
-@pytest.mark.parametrize(("settings", "words"), CONDITIONS)
-def test_other_conditions_are_another_table_and_never_win(settings: dict[str, str], words: str):
+def test_other_conditions_are_another_table_and_never_win():
     plain = make_record("plain", broken={"crop": spread(10, [2])})
+    settings = {"precision": "bf16"}
     other = make_record("other", broken={"crop": spread(10, [])}, settings=settings)
     tables = build_tables([other, plain])
-    assert sorted(len(table.rows) for table in tables) == [1, 1]
-    assert [table for table in tables if words in table.label]
+    assert [len(table.rows) for table in tables] == [1, 1]
     assert not any(bold(table, "adversarial_crop") for table in tables)
     for text in (to_markdown(tables), to_latex(tables)):
-        assert words in text
+        assert "precision bf16" in text
         assert "textbf" not in text
         assert "**100.0**" not in text
-    (row,) = [row for row in parse(to_csv(tables)) if row["model"] == "other"]
-    assert next(iter(settings.values())) in row["conditions"]
-
-
-def test_other_images_are_another_table():
-    records = [
-        make_record("all", broken={"crop": spread(10, [2])}),
-        make_record("few", broken={"crop": spread(8, [])}),
-        make_record("changed", broken={"crop": spread(10, [])}, fingerprint="0" * 64),
-    ]
-    labels = [table.label for table in build_tables(records)]
-    assert len(set(labels)) == 3
-    assert {label.split(",")[1] for label in labels} == {" 10 images", " 8 images"}
+    assert ["bf16" in row["conditions"] for row in parse(to_csv(tables))].count(True) == 1
 
 
 def test_curves_of_other_searched_images_are_not_ranked(tmp_path: Path):

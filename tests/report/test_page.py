@@ -419,11 +419,6 @@ def test_records_without_attacks_make_a_page_too(opened: Callable[..., Page]):
     assert page.locator('th[data-column="model"]').get_attribute("aria-sort") == "ascending"
 
 
-def test_another_data_set_is_another_table(page: Page):
-    page.select_option("#data", CIFAR)
-    assert {name.split(".")[1] for name in models(page)} == {"cifar10"}
-
-
 def test_the_theme_follows_the_system_until_it_is_chosen(page: Page):
     def becomes(theme: str) -> None:
         page.locator(f"html[data-theme={theme}]").wait_for(state="attached")
