@@ -84,7 +84,8 @@ def require_place(path: Path) -> None:
 
 
 def format_of(path: Path, endings: Mapping[str, str]) -> str:
-    """The format a file's ending asks for; `endings` maps endings to formats."""
+    """The format of an output by its ending, before any work is done; `endings` maps to formats."""
+    require_place(path)
     ending = path.suffix.lower()
     if ending not in endings:
         raise UsageError(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from shiftbench.files import GALLERY_ENDINGS, format_of, require_place
+from shiftbench.files import GALLERY_ENDINGS, format_of
 from shiftbench.records.choose import RUNS, find_record, records_of
 from shiftbench.records.record import Record, read_records
 from shiftbench.report.compare import compare, to_rows
@@ -67,7 +67,6 @@ def command(
     second minus first, image by image, with a 95% interval and a p-value.
     """
     if gallery is not None:
-        require_place(gallery)
         format_of(gallery, GALLERY_ENDINGS)
     a, b = _records(folders, (first, second), data)
     comparison = compare(a, b, max_shift=max_shift)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from shiftbench.errors import UsageError
-from shiftbench.files import format_of, require_place
+from shiftbench.files import format_of
 from shiftbench.records.choose import filter_by_dataset, filter_by_model, load_records
 from shiftbench.records.comparable import require_comparable
 from shiftbench.report.plots import (
@@ -51,7 +51,6 @@ def command(
     dpi: int,
 ) -> None:
     """Draw the records below each DIR (default results/runs)."""
-    require_place(output)
     format_of(output, ENDINGS)
     records = load_records(folders or [Path("results/runs")], on_unreadable=render.left_out)
     records = filter_by_model(filter_by_dataset(records, data), models)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from shiftbench.files import format_of, require_place
+from shiftbench.files import format_of
 from shiftbench.pictures.show import DEFAULT_OFFSETS, parse_offset, show_image
 from shiftbench.report.plots import ENDINGS, save_figure
 from shiftbench_cli import options
@@ -38,7 +38,6 @@ def command(image: Path, output: Path, offsets: tuple[str, ...], size: int) -> N
     Cyclic whole-pixel, cyclic half-pixel (sinc), crop and bilinear; what each changes; and how the
     sinc shift rings near edges.
     """
-    require_place(output)
     format_of(output, ENDINGS)
     chosen = {**DEFAULT_OFFSETS, **dict(parse_offset(text) for text in offsets)}
     save_figure(show_image(image, offsets=chosen, view=size), output)

@@ -135,12 +135,8 @@ def _about_scores(stored: Scores, computed: Scores) -> list[str]:
 
 
 def _same(stored: Score, computed: Score) -> bool:
-    pairs = (
-        (stored.value, computed.value),
-        (stored.low, computed.low),
-        (stored.high, computed.high),
-    )
-    close = all(math.isclose(a, b, rel_tol=0, abs_tol=TOLERANCE) for a, b in pairs)
+    a, b = ((score.value, score.low, score.high) for score in (stored, computed))
+    close = all(math.isclose(x, y, rel_tol=0, abs_tol=TOLERANCE) for x, y in zip(a, b, strict=True))
     return close and (stored.n, stored.unit) == (computed.n, computed.unit)
 
 

@@ -22,7 +22,7 @@ from matplotlib.transforms import Bbox
 
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.figures import Look
-from shiftbench.files import format_of, require_place
+from shiftbench.files import format_of
 from shiftbench.records.comparable import (
     group_records,
     require_comparable,
@@ -320,7 +320,6 @@ def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 160) -> None:
     """Writes a figure as PNG, PDF or SVG, by the file's ending."""
-    require_place(path)
     kind = format_of(path, ENDINGS)
     figure.set_dpi(dpi)
     engine = figure.get_layout_engine()

@@ -89,52 +89,50 @@ def test_an_honest_record_is_accepted(
     assert remeasure(record, classifier, scenes, images=6, execution=CPU) == ([], 6)
 
 
-def raise_score(content: dict[str, Any]) -> None:
-    content["scores"]["adversarial"]["crop"]["1"]["value"] = 0.99
+def put(*path: Any) -> Callable[[dict[str, Any]], None]:
+    """A change of record.json: the keys that lead to a value, and the value."""
 
-
-def widen_interval(content: dict[str, Any]) -> None:
-    content["scores"]["accuracy"]["low"] = 0.0
-
-
-def claim_more_images(content: dict[str, Any]) -> None:
-    content["metrics"]["adversarial_crop"]["images"] = 1000
-
-
-def invent_score(content: dict[str, Any]) -> None:
-    content["scores"]["consistency"]["half"] = content["scores"]["accuracy"]
-
-
-def set_metric(name: str, **settings: Any) -> Callable[[dict[str, Any]], None]:
     def change(content: dict[str, Any]) -> None:
-        content["metrics"][name]["settings"] |= settings
+        *places, key, value = path
+        for place in places:
+            content = content[place]
+        content[key] = value
 
-    change.__name__ = f"{name}_{'_'.join(settings)}"
     return change
 
 
-def invent_map(content: dict[str, Any]) -> None:
-    cell = {"dy": 0.0, "dx": 0.0, "value": 1.0, "low": 0.9, "high": 1.0, "n": 24}
-    content["maps"]["adversarial_crop"] = [cell]
-
-
-def invent_part(content: dict[str, Any]) -> None:
-    content["metrics"]["adversarial_crop"]["parts"] = {"adversarial_crop@1": "0" * 64}
+RAISE = put("scores", "adversarial", "crop", "1", "value", 0.99)
+WIDEN = put("scores", "accuracy", "low", 0.0)
+WHOLE = {"value": 1.0, "low": 0.9, "high": 1.0, "n": 24}
+CELL = {"dy": 0.0, "dx": 0.0, **WHOLE}
+CROP, INTEGER = ("metrics", "adversarial_crop"), ("metrics", "consistency_integer", "settings")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (set_metric("adversarial_crop", radius=6), "radius is 6 in the record, 1"),
-        (set_metric("consistency_integer", repeats=50), "repeats is 50 in the record, 2"),
-        (set_metric("consistency_integer", seed=9), "its seed is 9, the record's is 0"),
-        (set_metric("agreement_3", views=5), "the samples have no column agreement_5"),
-        (invent_map, "the scores by offset do not follow from the samples"),
-        (invent_part, "other images or labels than the record"),
-        (raise_score, "adversarial_crop@1: 99.0%"),
-        (widen_interval, "accuracy:"),
-        (claim_more_images, "1000 images in the record, 24 in the samples"),
-        (invent_score, "consistency_half: the samples do not give it"),
+        (put(*CROP, "settings", "radius", 6), "radius is 6 in the record, 1"),
+        (put(*INTEGER, "repeats", 50), "repeats is 50 in the record, 2"),
+        (put(*INTEGER, "seed", 9), "its seed is 9, the record's is 0"),
+        (
+            put("metrics", "agreement_3", "settings", "views", 5),
+            "the samples have no column agreement_5",
+        ),
+        (
+            put("maps", "adversarial_crop", [CELL]),
+            "the scores by offset do not follow from the samples",
+        ),
+        (
+            put(*CROP, "parts", {"adversarial_crop@1": "0" * 64}),
+            "other images or labels than the record",
+        ),
+        (RAISE, "adversarial_crop@1: 99.0%"),
+        (WIDEN, "accuracy:"),
+        (put(*CROP, "images", 1000), "1000 images in the record, 24 in the samples"),
+        (
+            put("scores", "consistency", "half", WHOLE),
+            "consistency_half: the samples do not give it",
+        ),
     ],
 )
 def test_a_changed_record_is_found_out(
@@ -200,8 +198,9 @@ def test_a_sampled_search_cannot_pass_for_an_exact_one(
     settings = replace(SETTINGS, mode="sampled:3", metrics=())
     record = run(classifier, scenes, settings, tmp_path, execution=CPU).record
     assert contradictions(record) == []
-    exact = set_metric("adversarial_crop", mode="exhaustive", upper_bound=False)
-    problems = contradictions(edit_record(record, exact))
+    edit_record(record, put(*CROP, "settings", "upper_bound", False))
+    exact = edit_record(record, put(*CROP, "settings", "mode", "exhaustive"))
+    problems = contradictions(exact)
     assert any("mode is exhaustive in the record, sampled:3" in p for p in problems), problems
 
 
@@ -346,7 +345,7 @@ def test_a_note_of_verification_belongs_to_one_version_of_a_record(record: Recor
     assert note is not None
     assert note.images == 6
     assert note.version == version("shiftbench")
-    assert read_verification(edit_record(record, widen_interval)) is None
+    assert read_verification(edit_record(record, WIDEN)) is None
     assert record.folder is not None
     write_record(record.folder, replace(record, table=record.samples()))
     assert not (record.folder / "verified.json").exists()
@@ -355,7 +354,7 @@ def test_a_note_of_verification_belongs_to_one_version_of_a_record(record: Recor
 def test_the_command_says_so_and_exits_with_1(record: Record) -> None:
     holds = shiftbench("verify", record.folder, code=0)
     assert holds.out == f"{record.folder}: scores match samples\n"
-    edit_record(record, raise_score)
+    edit_record(record, RAISE)
     assert "1 problem\n" in shiftbench("verify", record.folder, code=1).out
 
 
