@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 # Okabe and Ito's color-blind-safe palette without its yellow, which is lost on white. Color, dash
 # and marker have periods 7, 4 and 5, so that 140 curves differ, and in black and white 20 do.
@@ -28,3 +29,9 @@ class Look:
             DASHES[index % len(DASHES)],
             MARKERS[index % len(MARKERS)],
         )
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """What matplotlib calls it."""
+        line = {"color": self.color, "linestyle": self.dash, "marker": self.marker}
+        return {**line, "linewidth": 1.8}

@@ -24,6 +24,7 @@ from shiftbench.data import DATA_SOURCES, ImageSet, RenderedSet, canvas_batches,
 from shiftbench.errors import DataError, RecordError, UsageError
 from shiftbench.files import GALLERY_ENDINGS, format_of, write_text
 from shiftbench.grid import ORIGIN, Grid, Offset
+from shiftbench.pictures.show import reach
 from shiftbench.preprocessing import Geometry
 from shiftbench.records.record import KEY, Record
 from shiftbench.registry import unknown_name
@@ -70,7 +71,7 @@ class Gallery:
 
     attack: str
     max_shift: int
-    sides: tuple[Side, Side]  # what the first alone survives, and the second
+    sides: tuple[Side, ...]  # what the first alone survives, and the second
 
 
 def _views(
@@ -78,8 +79,7 @@ def _views(
 ) -> tuple[Pixels, Pixels]:
     """The image as the model of `record` saw it, clean and at the offset."""
     shift = SHIFTS.get(ATTACKS.get(attack.partition("[")[0]).shift)
-    far = max(abs(offset.dy), abs(offset.dx))
-    margin = shift.margin(Grid(math.ceil(far)))  # none where the view is all that is read
+    margin = shift.margin(Grid(reach(offset)))  # none where the view is all that is read
     try:
         geometry = Geometry(**{**record.data.geometry, "margin": margin})
     except TypeError as error:
@@ -140,14 +140,8 @@ def build_gallery(
     if attack not in known:
         raise unknown_name("attack in both records", attack, known)
     name, dataset = known[attack], open_images(first, data)
-    return Gallery(
-        attack,
-        name.radius or 0,
-        (
-            _side(first, second, name, dataset, size),
-            _side(second, first, name, dataset, size),
-        ),
-    )
+    sides = (_side(*pair, name, dataset, size) for pair in ((first, second), (second, first)))
+    return Gallery(attack, name.radius or 0, tuple(sides))
 
 
 def _side(survivor: Record, broken: Record, name: ScoreName, dataset: ImageSet, size: int) -> Side:
@@ -156,7 +150,7 @@ def _side(survivor: Record, broken: Record, name: ScoreName, dataset: ImageSet, 
     def named(label: float) -> str:
         return names[int(label)] if 0 <= label < len(names) else str(int(label))
 
-    kept, lost = (record.outcomes(name.stem)[name] for record in (survivor, broken))
+    kept, lost = (record.outcomes()[name] for record in (survivor, broken))
     kept, lost = kept.align(lost, join="inner")
     rows = broken.samples().set_index(KEY).loc[kept.index[(kept == 1) & (lost != 1)]]
     unbroken = survivor.samples().set_index(KEY)["prediction"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shiftbench.data.images import read_image
 from shiftbench.errors import UsageError
-from shiftbench.grid import ORIGIN, Offset
+from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.preprocessing import PAPER_RATIO, Geometry
 from shiftbench.shifts import ATTACKS, SHIFTS
 
@@ -48,38 +48,6 @@ def parse_offset(text: str) -> tuple[str, Offset]:
     return attack, Offset(dy, dx)
 
 
-def load_canvas(path: Path, *, view: int, margin: int) -> Tensor:
-    """The image as the protocol cuts it: (3, view + 2 margin, view + 2 margin) in [0, 1].
-
-    The shorter side is resized to view * 256 / 224, then the middle is taken.
-    """
-    geometry = Geometry(view, round(view * PAPER_RATIO), margin, interpolation="bicubic")
-    if geometry.side > geometry.resize:
-        raise UsageError(
-            f"a view of {view} px leaves {(geometry.resize - view) // 2} px on each side, the "
-            f"offsets need {margin}: choose smaller offsets or a larger --size"
-        )
-    return geometry.canvas(read_image(path)).double() / 255
-
-
-def needed_margin(offsets: Mapping[str, Offset]) -> int:
-    """How many pixels around the view the crop and bilinear offsets read."""
-    reach = [
-        max(abs(offset.dy), abs(offset.dx))
-        for attack, offset in offsets.items()
-        if ATTACKS.get(attack).shift != "cyclic"
-    ]
-    return math.ceil(max(reach, default=0))
-
-
-def shift_all(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) -> dict[str, Tensor]:
-    """The view of the canvas under each attack's shift: (3, S, S), may overshoot [0, 1]."""
-    return {
-        attack: SHIFTS.get(ATTACKS.get(attack).shift).views(canvas[None], margin)(offset)[0]
-        for attack, offset in offsets.items()
-    }
-
-
 def _picture(axes: Axes, view: Tensor, title: str) -> None:
     axes.imshow(view.clamp(0, 1).permute(1, 2, 0).numpy(), interpolation="nearest")
     axes.set_title(title, fontsize=9)
@@ -93,45 +61,49 @@ def _difference(axes: Axes, difference: Tensor, title: str) -> None:
     axes.set_title(f"{title}, ±{limit:.2g}", fontsize=8)
 
 
-def shifts_figure(canvas: Tensor, margin: int, offsets: Mapping[str, Offset]) -> Figure:
-    """The picture: each shift, what it changes, and a corner of it enlarged.
+def show_image(path: Path, *, offsets: Mapping[str, Offset], view: int = 224) -> Figure:
+    """An image file under each shift, what each changes, and a corner of it enlarged.
 
-    Below the original stands the half-pixel sinc shift minus the bilinear one at the same offset:
-    both read the same scene, but the sinc takes the view for one period of a periodic image and
-    rings where its borders do not fit together, and at sharp edges inside.
+    The image is cut as the protocol does: the shorter side is resized to view * 256 / 224, then the
+    middle is taken. Below the original stands the half-pixel sinc shift minus the bilinear one at
+    the same offset: both read the same scene, but the sinc takes the view for one period of a
+    periodic image and rings where its borders do not fit together, and at sharp edges inside.
     """
-    original = SHIFTS.get("crop").views(canvas[None], margin)(ORIGIN)[0]
-    shown = shift_all(canvas, margin, offsets)
-    half = offsets.get("half", DEFAULT_OFFSETS["half"])
-    room = math.ceil(max(abs(half.dy), abs(half.dx)))  # the bilinear one reads beyond the view
-    sinc = SHIFTS.get("cyclic").views(canvas[None], margin)(half)[0]
-    lerp = SHIFTS.get("bilinear").views(canvas[None], margin)(half)[0] if room <= margin else None
-    ringing = None if lerp is None else sinc - lerp
-    columns = 1 + len(shown)
-    figure = Figure(figsize=(2.3 * columns, 7.6), layout="constrained")
-    panels = figure.subplots(3, columns, squeeze=False)
+    shifts = {attack: SHIFTS.get(ATTACKS.get(attack).shift) for attack in offsets}
+    margin = max(1, *(shifts[attack].margin(Grid(reach(o))) for attack, o in offsets.items()))
+    geometry = Geometry(view, round(view * PAPER_RATIO), margin, interpolation="bicubic")
+    if geometry.side > geometry.resize:
+        raise UsageError(
+            f"a view of {view} px leaves {(geometry.resize - view) // 2} px on each side, the "
+            f"offsets need {margin}: choose smaller offsets or a larger --size"
+        )
+    canvas = geometry.canvas(read_image(path)).double()[None] / 255
+    original = SHIFTS.get("crop").views(canvas, margin)(ORIGIN)[0]
+    shown = {a: shifts[a].views(canvas, margin)(offset)[0] for a, offset in offsets.items()}
+    figure = Figure(figsize=(2.3 * (1 + len(shown)), 7.6), layout="constrained")
+    panels = figure.subplots(3, 1 + len(shown), squeeze=False)
     for axes in panels.flat:
         axes.set_xticks([])
         axes.set_yticks([])
-    zoom = max(8, original.shape[-1] // 9)
+    zoom = max(8, view // 9)
     _picture(panels[0, 0], original, "original")
     _picture(panels[2, 0], original[:, :zoom, -zoom:], f"its upper right {zoom} px")
-    if ringing is None:
+    half = offsets.get("half", DEFAULT_OFFSETS["half"])
+    if reach(half) > margin:  # the bilinear shift would read beyond the canvas
         panels[1, 0].set_visible(False)
     else:
+        sinc, lerp = (SHIFTS.get(k).views(canvas, margin)(half)[0] for k in ("cyclic", "bilinear"))
         heading = f"sinc minus bilinear, both\nat dy {half.dy:g}, dx {half.dx:g}"
-        _difference(panels[1, 0], ringing, heading)
-    for column, (attack, view) in enumerate(shown.items(), start=1):
+        _difference(panels[1, 0], sinc - lerp, heading)
+    for column, (attack, moved) in enumerate(shown.items(), start=1):
         place = f"dy {offsets[attack].dy:g}, dx {offsets[attack].dx:g}"
-        _picture(panels[0, column], view, f"{_NAMES[attack]}\n{place}")
-        heading = f"values {float(view.min()):.2f} to {float(view.max()):.2f}\nminus the original"
-        _difference(panels[1, column], view - original, heading)
-        _picture(panels[2, column], view[:, :zoom, -zoom:], "")
+        _picture(panels[0, column], moved, f"{_NAMES[attack]}\n{place}")
+        heading = f"values {float(moved.min()):.2f} to {float(moved.max()):.2f}\nminus the original"
+        _difference(panels[1, column], moved - original, heading)
+        _picture(panels[2, column], moved[:, :zoom, -zoom:], "")
     return figure
 
 
-def show_image(path: Path, *, offsets: Mapping[str, Offset], view: int = 224) -> Figure:
-    """The picture of an image file under the chosen shifts."""
-    margin = max(1, needed_margin(offsets))
-    canvas = load_canvas(path, view=view, margin=margin)
-    return shifts_figure(canvas, margin, offsets)
+def reach(offset: Offset) -> int:
+    """How many whole pixels an offset goes, at most."""
+    return math.ceil(max(abs(offset.dy), abs(offset.dx)))

@@ -199,21 +199,14 @@ class Record:
         except (OSError, ValueError) as error:
             raise RecordError(f"cannot read {path}: {error}; run the evaluation again") from error
 
-    def outcomes(self, stem: str | None = None) -> dict[ScoreName, pd.Series]:
-        """One number per image and score, by key: what scores and comparisons are made of.
-
-        Args:
-            stem: Only the scores of one curve or column, such as `adversarial_crop`; only what
-                they need is read.
-        """
-        loaded = [i.load() for i in self.metrics.values() if stem is None or stem in i.scores]
-        metrics = [metric for metric in loaded if metric is not None]
-        needed = dict.fromkeys([KEY, "label", *(c for m in metrics for c in m.columns)])
-        samples = self.samples(None if stem is None else list(needed))
+    def outcomes(self) -> dict[ScoreName, pd.Series]:
+        """One number per image and score, by key: what scores and comparisons are made of."""
+        samples = self.samples()
         keys = pd.Index(samples[KEY])
         return {
             name: pd.Series(values, index=keys).dropna()
-            for metric in metrics
+            for info in self.metrics.values()
+            if (metric := info.load()) is not None
             for name, values in metric.outcomes(samples).items()
         }
 

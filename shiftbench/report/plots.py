@@ -87,13 +87,10 @@ def _draw_curves(axes: Axes, records: Sequence[Record], name: ScoreName) -> None
         line = Line2D(
             list(curve),
             [100 * score.value for score in curve.values()],
-            color=look.color,
-            linestyle=look.dash,
-            marker=look.marker,
+            **look.line,
             markersize=5,
             markeredgecolor="white",
             markeredgewidth=0.6,
-            linewidth=1.8,
             gid=record.model.name,
         )
         axes.add_line(line)
@@ -161,10 +158,7 @@ def curves_figure(
         for axes in axes_row[1:]:
             axes.tick_params(labelleft=True)
     panels[0, 0].set_ylim(*_percent_range(records, shown))
-    handles = [
-        Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker, linewidth=1.8)
-        for look in map(Look.number, range(len(records)))
-    ]
+    handles = [Line2D([], [], **Look.number(index).line) for index in range(len(records))]
     legend = figure.legend(
         handles,
         labels,

@@ -6,20 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner, Result
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from PIL import Image
 
 from shiftbench.errors import DataError, UsageError
 from shiftbench.grid import Offset
-from shiftbench.pictures.show import (
-    DEFAULT_OFFSETS,
-    load_canvas,
-    needed_margin,
-    parse_offset,
-    shift_all,
-    shifts_figure,
-)
+from shiftbench.pictures.show import DEFAULT_OFFSETS, parse_offset, show_image
 from shiftbench_cli.show import command
 
 
@@ -35,50 +29,35 @@ def photo(tmp_path: Path) -> Path:
     return path
 
 
+def pixels(figure: Figure, row: int, column: int) -> NDArray[np.float64]:
+    return np.asarray(figure.axes[5 * row + column].get_images()[0].get_array())
+
+
 def test_each_shift_moves_the_view_the_same_way(photo: Path):
-    canvas = load_canvas(photo, view=64, margin=4)
-    assert canvas.shape == (3, 72, 72)
-    view = canvas[:, 4:68, 4:68]
-    offsets = {name: Offset(2, -3) for name in DEFAULT_OFFSETS}
-    shown = shift_all(canvas, 4, offsets)
-    moved = canvas[:, 6:70, 1:65]
-    assert torch.equal(shown["crop"], moved)
-    torch.testing.assert_close(shown["bilinear"], moved)
-    torch.testing.assert_close(shown["integer"], view.roll((-2, 3), (1, 2)))
-    torch.testing.assert_close(shown["half"], shown["integer"])
+    figure = show_image(photo, offsets=dict.fromkeys(DEFAULT_OFFSETS, Offset(2, -3)), view=64)
+    original, integer, half, crop, bilinear = (pixels(figure, 0, i) for i in range(5))
+    np.testing.assert_allclose(integer, np.roll(original, (-2, 3), (0, 1)))
+    np.testing.assert_allclose(half, integer, atol=1e-12)
+    np.testing.assert_array_equal(crop[:-2, 3:], original[2:, :-3])
+    np.testing.assert_allclose(bilinear, crop)
 
 
 def test_the_figure_has_each_shift_its_difference_and_a_corner(photo: Path):
-    margin = needed_margin(DEFAULT_OFFSETS)
-    assert margin == 6
-    canvas = load_canvas(photo, view=112, margin=margin)
-    figure = shifts_figure(canvas, margin, DEFAULT_OFFSETS)
+    figure = show_image(photo, offsets=DEFAULT_OFFSETS, view=112)
     assert len(figure.axes) == 15
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[0] == "original"
     assert titles[2] == "cyclic, sinc\ndy 0.5, dx 0.5"
     assert titles[5].startswith("sinc minus bilinear")
-    original, crop = (np.asarray(figure.axes[i].get_images()[0].get_array()) for i in (0, 3))
+    original, crop = pixels(figure, 0, 0), pixels(figure, 0, 3)
     assert original.shape == (112, 112, 3)
-    difference = np.asarray(figure.axes[8].get_images()[0].get_array())
-    np.testing.assert_allclose(difference, (crop - original).mean(-1), atol=1e-12)
+    np.testing.assert_allclose(pixels(figure, 1, 3), (crop - original).mean(-1), atol=1e-12)
 
 
 def test_the_command_writes_the_picture(photo: Path, tmp_path: Path):
     out = tmp_path / "shifts.png"
-    result = run(
-        photo,
-        "-o",
-        out,
-        "--size",
-        64,
-        "--offset",
-        "crop=-2,4",
-        "--offset",
-        "integer=0,9",
-        "--offset",
-        "bilinear=0.25,0",
-    )
+    offsets = ("--offset", "crop=-2,4", "--offset", "integer=0,9", "--offset", "bilinear=0.25,0")
+    result = run(photo, "-o", out, "--size", 64, *offsets)
     assert result.exit_code == 0, result.output
     with Image.open(out) as picture:
         assert picture.size[0] > picture.size[1]

@@ -230,7 +230,7 @@ def test_bold_follows_the_images_and_not_the_intervals(tmp_path: Path):
     assert scores["b"] == scores["elsewhere"]
     assert scores["b"].high > scores["a"].low
     name = ScoreName("adversarial", "crop", 6)
-    outcomes = {n: r.outcomes(name.stem)[name] for n, r in records.items()}
+    outcomes = {n: r.outcomes()[name] for n, r in records.items()}
     assert compare_paired(outcomes["a"], outcomes["b"]).is_significant
     assert not compare_paired(outcomes["a"], outcomes["elsewhere"]).is_significant
     assert bold(table, "adversarial_crop") == {"a", "elsewhere"}
