@@ -20,7 +20,7 @@ from sample_records import make_record, spread, write_record
 from shiftbench.errors import DataError, UsageError
 from shiftbench.records.choose import load_records
 from shiftbench.records.record import read_records
-from shiftbench.report.paper import TABLES, answer, commands, read_claims
+from shiftbench.report.paper import TABLES, Answer, answer, commands, read_claims
 from shiftbench.report.published import read_published, side_by_side
 from shiftbench_cli.main import cli, main
 from shiftbench_cli.reproduce import command
@@ -45,31 +45,39 @@ def test_without_records_there_is_no_number_of_ours(tmp_path: Path):
     assert all(row["command"].startswith("shiftbench ") for row in rows)
 
 
+MODEL = "xcit_nano_12_p16"
+
+
+def answers_of(folder: Path, model: str = MODEL) -> dict[str, Answer]:
+    """What records answer to the claims of Table 1 about a model, by score."""
+    answers = answer(read_claims("imagenet_main", PAPER), read_records([folder]))
+    return {a.claim.score.column: a for a in answers if a.claim.model == model}
+
+
 def test_a_record_of_the_same_model_and_data_answers_its_claims(tmp_path: Path):
     write_record(
         tmp_path,
-        "xcit_nano_12_p16_af",
+        f"{MODEL}_af",
         broken={"integer": spread(200, [60, 2])},
         consistent={"half": [True] * 197 + [False] * 3},
         data="imagenet",
     )
-    write_record(tmp_path, "xcit_nano_12_p16", broken={"crop": spread(20, [1])}, data="cifar10")
-    answers = answer(read_claims("imagenet_main", PAPER), read_records([tmp_path]))
-    found = {(a.claim.model, a.claim.score.column): a for a in answers if a.score is not None}
-    model = "xcit_nano_12_p16_af"
-    metrics = ["top1", "consistency_half", "adversarial_integer"]
-    assert list(found) == [(model, metric) for metric in metrics]
-    assert found[model, "top1"].difference == pytest.approx(70.0 - 70.5)
-    assert found[model, "adversarial_integer"].difference == pytest.approx(69.0 - 69.9)
+    write_record(tmp_path, MODEL, broken={"crop": spread(20, [1])}, data="cifar10")
+    assert all(a.score is None for a in answers_of(tmp_path).values())
+    answers = answers_of(tmp_path, f"{MODEL}_af")
+    answered = [metric for metric, a in answers.items() if a.score is not None]
+    assert answered == ["top1", "consistency_half", "adversarial_integer"]
+    assert answers["top1"].difference == pytest.approx(70.0 - 70.5)
+    assert answers["adversarial_integer"].difference == pytest.approx(69.0 - 69.9)
     text = run("imagenet_main", "-r", tmp_path, "--paper", PAPER).stdout
     assert "69.0" in text
     assert "-0.9" in text
 
 
-MODEL = "xcit_nano_12_p16"
 OTHERWISE = {
     "steps of a quarter pixel": ({"step": "1/4"}, "adversarial_integer[1/4] only"),
     "a sampled search": ({"mode": "sampled:2"}, "upper bound"),
+    "a smaller grid": ({"max_shift": 3}, "adversarial_integer up to 3 steps only"),
     "the model's crop": ({"crop": "model"}, "crop model"),
     "padding": ({"pad": "reflect"}, "pad reflect"),
     "half precision": ({"precision": "bf16"}, "precision bf16"),
@@ -84,53 +92,25 @@ OTHERWISE = {
 def test_a_record_that_was_measured_otherwise_does_not_answer_and_says_why(
     tmp_path: Path, how: str
 ):
-    settings, words = OTHERWISE[how]
-    write_record(
-        tmp_path,
-        MODEL,
-        broken={"integer": spread(20, [1])},
-        data="imagenet",
-        settings={"split": "val", **settings},
-    )
-    answers = answer(read_claims("imagenet_main", PAPER), read_records([tmp_path]))
-    mine = {a.claim.score.column: a for a in answers if a.claim.model == MODEL}
-    integer = mine["adversarial_integer"]
-    assert integer.score is None
-    assert words in integer.remark
+    changes, words = OTHERWISE[how]
+    settings = {"split": "val", **changes}
+    grid = {"max_shift": settings.pop("max_shift", 6)}
+    shared = {"broken": {"integer": spread(20, [1])}, "data": "imagenet"}
+    write_record(tmp_path / "1", MODEL, **shared, **grid, settings=settings)
+    mine = answers_of(tmp_path)
+    assert mine["adversarial_integer"].score is None
+    assert words in mine["adversarial_integer"].remark
     assert mine["adversarial_half"].remark == ""  # nothing of the kind was measured
-    unshifted = {"step", "mode", "search_limit"} & settings.keys()
-    assert (mine["top1"].score is not None) == bool(unshifted)
+    clean = {"step", "mode", "search_limit", "max_shift"} & changes.keys()
+    assert (mine["top1"].score is not None) == bool(clean)
     text = " ".join(run("imagenet_main", "-r", tmp_path, "--paper", PAPER).stdout.split())
     assert words in text
     assert f"-m {MODEL} -d imagenet:DIR" in text  # how to measure it
-
-
-def test_a_record_measured_as_published_answers_even_beside_a_newer_one_that_was_not(
-    tmp_path: Path,
-):
-    shared = {"broken": {"integer": spread(20, [1])}, "data": "imagenet"}
-    write_record(tmp_path / "1", MODEL, **shared, settings={"split": "val"})
-    write_record(
-        *(tmp_path / "2", MODEL),
-        **shared,
-        settings={"split": "val", "mode": "sampled:2"},
-        created="2027-01-01T00:00:00+00:00",
-    )
-    answers = answer(read_claims("imagenet_main", PAPER), read_records([tmp_path]))
-    (found,) = [
-        a
-        for a in answers
-        if (a.claim.model, a.claim.score.column) == (MODEL, "adversarial_integer")
-    ]
-    assert found.score is not None
-    assert found.remark == ""
-
-
-def test_a_smaller_grid_does_not_answer_the_papers(tmp_path: Path):
-    write_record(tmp_path, MODEL, broken={"integer": spread(20, [1])}, data="imagenet", max_shift=3)
-    answers = answer(read_claims("imagenet_main", PAPER), read_records([tmp_path]))
-    assert {a.claim.score.column for a in answers if a.score is not None} == {"top1"}
-    assert "adversarial_integer up to 3 steps only" in {a.remark for a in answers}
+    older = {"created": "2020-01-01T00:00:00+00:00", "settings": {"split": "val"}}
+    write_record(tmp_path / "2", MODEL, **shared, **older)  # as published
+    beside = answers_of(tmp_path)["adversarial_integer"]
+    assert beside.score is not None
+    assert beside.remark == ""
 
 
 def test_trainings_of_one_model_are_told_apart_by_their_name(tmp_path: Path):
