@@ -12,7 +12,7 @@ from aft_models.errors import AftModelsError
 from aft_models.modes import evaluating
 from aft_models.repair import untrained
 
-SHOWN = 6  # how many keys an error lists
+SHOWN = 12  # keys of a kind that an error lists
 
 Layer = nn.Linear | nn.Conv2d  # what a last layer is: SqueezeNet's is a 1 x 1 convolution
 
@@ -37,16 +37,10 @@ def classifier_names(model: nn.Module, *, size: int = 224) -> tuple[str, ...]:
 def replace_classifier(model: nn.Module, classes: int, *, size: int = 224) -> bool:
     """Gives a model a new last layer for ``classes`` classes, unless it has as many already.
 
-    Args:
-        model: changed in place; all its other layers and weights stay.
-        classes: how many outputs it shall have.
-        size: side of an image that the model takes, in pixels.
+    All its other layers and weights stay; ``size`` is the side of an image that it takes.
 
     Returns:
         Whether the layer is new, and so not trained.
-
-    Raises:
-        AftModelsError: no such layer was found.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 10))
     >>> replace_classifier(model, 3, size=4), replace_classifier(model, 3, size=4), model[1]
@@ -126,38 +120,47 @@ def load_backbone(model: nn.Module, weights: Mapping[str, Tensor], *, size: int 
     Args:
         model: Any classifier.
         weights: The state dict of the same architecture with any number of classes, with or
-            without the parameters of learned remedies.
+            without the parameters of learned remedies; nothing else may differ.
         size: Side of an image that the model takes, in pixels.
 
     Returns:
         The keys that stayed new: those of the classifier, or of learned remedies, or none.
-
-    Raises:
-        AftModelsError: Something besides the classifier does not fit.
     """
     heads = tuple(f"{name}." for name in classifier_names(model, size=size))
     own = model.state_dict()
-    new = {
-        key
-        for key in own
-        if key.startswith(heads) and (key not in weights or weights[key].shape != own[key].shape)
-    }
-    if new:  # weight and bias belong together
-        new = {key for key in own if key.startswith(heads)}
+    new = {key for key in own if key.startswith(heads)}
+    if all(key in weights and weights[key].shape == own[key].shape for key in new):
+        new = set()  # weight and bias belong together
     loaded = {key: value for key, value in weights.items() if not (new and key.startswith(heads))}
     learned = set(untrained(model))
     if learned.isdisjoint(weights):
         new |= learned
-    wrong = sorted(
-        key
-        for key in (own.keys() - new) | loaded.keys()
-        if key not in own or key not in loaded or own[key].shape != loaded[key].shape
-    )
-    if wrong:
-        rest = f", ... {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+    if trouble := misfit({key: own[key] for key in own.keys() - new}, loaded):
         raise AftModelsError(
-            f"the weights do not fit the model: {len(wrong)} keys are missing, unknown or of "
-            f"another shape ({', '.join(wrong[:SHOWN])}{rest}); use weights of the same model"
+            f"the weights do not fit the model: {trouble}. Use weights of the same model"
         )
     model.load_state_dict(loaded, strict=False)
     return sorted(new)
+
+
+def misfit(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
+    """Which keys of a state dict do not fit a model, in words; nothing where all do.
+
+    >>> misfit({"head.bias": torch.zeros(3)}, {"head.bias": torch.zeros(5)})
+    'misshapen: head.bias (5,) instead of (3,)'
+    """
+    shapes = [
+        (key, tuple(weights[key].shape), tuple(expected[key].shape))
+        for key in sorted(expected.keys() & weights.keys())
+    ]
+    problems = {
+        "missing": sorted(expected.keys() - weights.keys()),
+        "unexpected": sorted(weights.keys() - expected.keys()),
+        "misshapen": [f"{key} {a} instead of {b}" for key, a, b in shapes if a != b],
+    }
+    texts = []
+    for what, keys in problems.items():
+        more = f", ... {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+        if keys:
+            texts.append(f"{what}: {', '.join(keys[:SHOWN])}{more}")
+    return "; ".join(texts)

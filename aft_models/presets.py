@@ -55,17 +55,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _presets() -> dict[str, XCiTConfig]:
-    presets = {}
-    for size, (shape, patches) in _SIZES.items():
-        for patch in patches:
-            for variant, switches in VARIANTS.items():
-                name = "_".join(["xcit", size, f"p{patch}", *([variant] if variant else [])])
-                presets[name] = XCiTConfig(patch_size=patch, **shape, **switches)
-    return presets
-
-
-PRESETS: dict[str, XCiTConfig] = _presets()
+PRESETS = {
+    f"xcit_{size}_p{patch}_{variant}".rstrip("_"): XCiTConfig(patch_size=patch, **shape, **switches)
+    for size, (shape, patches) in _SIZES.items()
+    for patch in patches
+    for variant, switches in VARIANTS.items()
+}
 
 _SWITCHES = {field.name for field in dataclasses.fields(XCiTConfig)}
 

@@ -117,17 +117,8 @@ class XCiT(nn.Module):
 
     Takes any image whose sides the patch size divides, square or not.
 
-    Args:
-        cfg: the architecture.
-        img_size: expected input size, checked against the patch size; other sizes work too.
-        in_chans: channels of the image.
-        num_classes: outputs of the classifier; 0 leaves the features.
-        global_pool: ``"token"``, ``"avg"`` or ``""``; by default what the head of ``cfg`` needs.
-        drop_rate: dropout before the classifier and inside class attention.
-        pos_drop_rate: dropout of the tokens entering the blocks.
-        proj_drop_rate: dropout of projections and MLPs.
-        attn_drop_rate: dropout inside the attention.
-        drop_path_rate: stochastic depth, the same in every block.
+    Arguments are those of timm's; ``img_size`` is only checked against the patch size, and
+    ``global_pool`` is by default what the head of ``cfg`` needs.
     """
 
     def __init__(

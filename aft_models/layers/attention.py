@@ -17,14 +17,7 @@ from aft_models.layers.norm import token_norm
 
 
 class LinearAttention(nn.Module):
-    """``Q (K^T V) / N`` per head: no non-linearity at all.
-
-    Args:
-        dim: channels.
-        num_heads: heads; must divide ``dim``.
-        qkv_bias: bias in the input projection.
-        attn_drop: dropout of the channel-by-channel matrix.
-        proj_drop: dropout of the output.
+    """``Q (K^T V) / N`` per head: no non-linearity at all. Arguments are those of timm's ``XCA``.
 
     >>> LinearAttention(8, num_heads=2)(torch.randn(3, 16, 8)).shape
     torch.Size([3, 16, 8])
@@ -85,17 +78,9 @@ class AliasFreeClassAttention(nn.Module):
     otherwise), then an MLP refines the class token alone. As in the class attention of XCiT that it
     replaces, the second normalization feeds the residual too.
 
-    Args:
-        dim: channels.
-        num_heads: heads.
-        attention: a key of :data:`ATTENTIONS`.
-        norm: ``"af"``, or ``"layer"`` for a model whose blocks have plain norms too: it then
-            ignores shifts of whole tokens only.
-        norm_mean: see :class:`AliasFreeLayerNorm`.
-        mlp_ratio: hidden width of the MLP over ``dim``.
-        layer_scale: initial value of the two residual gains.
-        attn_drop: dropout inside the attention.
-        proj_drop: dropout after the attention and inside the MLP.
+    ``attention`` is a key of :data:`ATTENTIONS`, ``norm_mean`` as in :class:`AliasFreeLayerNorm`.
+    With ``norm="layer"``, for a model whose blocks have plain norms too, it ignores shifts of whole
+    tokens only.
 
     >>> tokens = torch.randn(3, 1 + 16, 8)  # the class token first
     >>> AliasFreeClassAttention(8, num_heads=2)(tokens).shape

@@ -23,7 +23,7 @@ class _AliasFreeNorm(torch.autograd.Function):
         mean = wide.mean(mean_axis, keepdim=True)
         centered = wide - mean
         norm = torch.linalg.vector_norm(centered, dim=(1, 2), keepdim=True)
-        scale = torch.rsqrt(norm * norm / _per_image(x) + eps)  # (B, 1, 1)
+        scale = torch.rsqrt(norm * norm / (x.shape[1] * x.shape[2]) + eps)  # (B, 1, 1)
         ctx.save_for_backward(x, mean, scale, weight)
         ctx.mean_axis = mean_axis
         return torch.addcmul(bias, centered, scale * weight).to(x.dtype)
@@ -42,34 +42,21 @@ class _AliasFreeNorm(torch.autograd.Function):
         else:
             along_tokens -= mean * total
             mean_grad = gain * total / x.shape[1]
-        radial = (along_tokens * weight).sum(2, keepdim=True) * (scale**3 / _per_image(x))
+        radial = (along_tokens * weight).sum(2, keepdim=True) * (scale**3 / (x.shape[1] * x.shape[2]))
         grad_x = torch.addcmul(radial * mean - mean_grad, g, gain)
         grad_x.addcmul_(wide, radial, value=-1.0)
         grad_weight, grad_bias = (along_tokens * scale).sum((0, 1)), total.sum((0, 1))
-        return (
-            grad_x.to(x.dtype),
-            grad_weight.to(weight.dtype),
-            grad_bias.to(weight.dtype),
-            None,
-            None,
-        )
+        return grad_x.to(x.dtype), grad_weight, grad_bias, None, None
 
 
 def alias_free_layer_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, *, mean: str = "token", eps: float = 1e-6
 ) -> Tensor:
     """:class:`AliasFreeLayerNorm` as a function of tokens ``(B, N, C)``."""
-    channels = x.shape[2]
-    weight = x.new_ones(channels) if weight is None else weight
-    bias = x.new_zeros(channels) if bias is None else bias
-    axis = 2 if mean == "token" else 1
-    result: Tensor = _AliasFreeNorm.apply(x, weight, bias, axis, eps)
+    weight = x.new_ones(x.shape[2]) if weight is None else weight
+    bias = x.new_zeros(x.shape[2]) if bias is None else bias
+    result: Tensor = _AliasFreeNorm.apply(x, weight, bias, 2 if mean == "token" else 1, eps)
     return result
-
-
-def _per_image(x: Tensor) -> int:
-    """How many elements an image has."""
-    return x.shape[1] * x.shape[2]
 
 
 class AliasFreeLayerNorm(nn.Module):

@@ -44,16 +44,8 @@ class ConvPatchEmbed(nn.Module):
     The sub-modules are ``proj.0.0`` (convolution), ``proj.0.1`` (batch norm), ``proj.1``
     (activation and, unless strided, down-sampling), ``proj.2.0``, ...: the key names of timm.
 
-    Args:
-        dim: channels of the tokens; the stages before have half, a quarter, ...
-        patch_size: a power of two; one stage per factor of two.
-        in_chans: channels of the image.
-        padding: ``"zeros"`` or ``"circular"``.
-        downsample: ``"stride"``, ``"aps"`` or ``"af"``.
-        activation: ``"gelu"``, ``"af_gelu"`` or ``"af_poly"``.
-        last_activation: whether the last stage has an activation too.
-        up: up-sampling factor of alias-free activations.
-        degree: of polynomial activations.
+    One stage per factor of two of the patch size; the stages before the last have half, a quarter,
+    ... of the channels. The switches are explained at :class:`aft_models.XCiTConfig`.
 
     >>> tokens, (height, width) = ConvPatchEmbed(32, patch_size=8)(torch.randn(1, 3, 64, 64))
     >>> tokens.shape, height, width

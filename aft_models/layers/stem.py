@@ -122,13 +122,6 @@ class _Stem:
         like = self.up, self.down, self.bias.device, self.bias.dtype
         return AxisPhases.of(self.height, *like), AxisPhases.of(self.width, *like)
 
-    def buffer(self, images: int, *, rows: int, columns: int) -> Tensor:
-        """Room for feature maps, the two sides divided by ``rows`` and ``columns``."""
-        sides = [self.height // rows, self.width // columns]
-        channels = len(self.bias)
-        shape = [images, *sides, channels] if self.axis == 1 else [images, channels, *sides]
-        return self.bias.new_empty(shape)
-
     def convolve(self, phase: Tensor) -> Tensor:
         """The feature map of a phase, as it lies in memory."""
         return _as_stored(F.conv2d(phase, self.weight, self.bias), self.axis)
@@ -139,16 +132,18 @@ class _Stem:
         if torch.compiler.is_compiling():
             return self.forward_on_the_fine_grid()
         rows, columns = self.matrices()
-        y = self.buffer(self.batch, rows=down, columns=down)
-        gathered = self.buffer(self.images, rows=down, columns=1)
+        sides, channels = [self.height // down, self.width // down], len(self.bias)
+        shape = [*sides, channels] if axis == 1 else [channels, *sides]
+        y = self.bias.new_empty(self.batch, *shape)
         for out, *phases in in_chunks(self.images, y, *self.phases):
-            column = gathered[: out.shape[0]]
             for r in range(up):
+                column: Tensor | None = None
                 for p in range(up):
                     z = self.convolve(phases[r * up + p])
                     self.function.apply_to(z, z)
-                    contract(rows.back[p], z, axis, out=column, keep=float(p > 0))
+                    column = contract(rows.back[p], z, axis, out=column, keep=1.0)
                     del z  # so that the next phase finds its memory free, and still in the cache
+                assert column is not None
                 back = columns.back[r]
                 contract(back, column, axis + 1, out=out, keep=float(r > 0), scale=1.0 / up**2)
         return _as_image(y, axis)
@@ -167,20 +162,16 @@ class _Stem:
         rows, columns = self.matrices()
         grad_weight, grad_bias = torch.zeros_like(self.weight), torch.zeros_like(self.bias)
         grad_phases = [torch.empty_like(x) for x in self.phases] if image_needs_grad else []
-        gathered = self.buffer(self.images, rows=self.down, columns=1)
-        spread = self.buffer(self.images, rows=1, columns=1)
         wanted = [image_needs_grad, True, False]
         for grad_part, *rest in in_chunks(self.images, grad, *self.phases, *grad_phases):
             phases, towards_phases = rest[: up**2], rest[up**2 :]
-            g = _as_stored(grad_part, axis)
-            column, gz = gathered[: g.shape[0]], spread[: g.shape[0]]
+            g = _as_stored(grad_part, axis) * (1.0 / up**2)
             for r in range(up):
-                back = columns.back[r].t()
-                contract(back, g, axis + 1, out=column, scale=1.0 / up**2)
+                column = contract(columns.back[r].t(), g, axis + 1)
                 for p in range(up):
                     phase = phases[r * up + p]
                     z = self.convolve(phase)
-                    contract(rows.back[p].t(), column, axis, out=gz)
+                    gz = contract(rows.back[p].t(), column, axis)
                     self.function.pull_back(gz, z, gz)
                     del z
                     towards_image, dw, _ = _aten.convolution_backward(
@@ -191,6 +182,7 @@ class _Stem:
                     grad_bias += self.total(gz)
                     if image_needs_grad:
                         towards_phases[r * up + p].copy_(towards_image)
+                    del gz
         towards: list[Tensor | None] = [*grad_phases] if image_needs_grad else [None] * up**2
         total = self.function.grad if isinstance(self.function, Polynomial) else None
         return [total, grad_weight, grad_bias, *towards]

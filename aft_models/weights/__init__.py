@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -64,18 +65,15 @@ class WeightsCard:
 
 def list_weights(folder: str | Path | None = None) -> list[str]:
     """Names of the weights in ``folder``, by default the bundled ones."""
-    where = _folder(folder)
+    where = Path(folder or BUNDLED)
+    if not where.is_dir():
+        raise AftModelsError(f"no folder {where}: expected one that holds exported weights")
     return sorted(p.stem for p in where.glob("*.json") if p.with_suffix(".safetensors").is_file())
 
 
 def weights_card(name: str, folder: str | Path | None = None) -> WeightsCard:
-    """The card of one set of weights.
-
-    Args:
-        name: ``"<architecture>.<tag>"``.
-        folder: where ``save_weights`` wrote it; by default the bundled ones.
-    """
-    path = _path(name, folder).with_suffix(".json")
+    """The card of weights by the name ``"<architecture>.<tag>"``, as for ``load_weights``."""
+    path = _path(name, folder)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         for key in ("class_names", "mean", "std"):
@@ -115,10 +113,17 @@ def load_weights(
     """
     card = weights_card(name, folder)
     state = load_state_dict(name, folder)
-    if model is None:
-        model = _build(card)
-    else:
+    if model is not None:
         replace_classifier(model, card.num_classes, size=card.input_size)
+    elif timm.is_model(card.architecture):
+        options = {"num_classes": card.num_classes, "img_size": card.input_size, **card.switches}
+        model = timm.create_model(card.architecture, **options)
+    else:
+        raise AftModelsError(
+            f"{card.name} is of {card.architecture!r}, which timm does not know: build that model "
+            "and pass it to load_weights(..., model=...)"
+        )
+    assert model is not None
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -128,32 +133,11 @@ def load_weights(
     return model.eval()
 
 
-def _build(card: WeightsCard) -> nn.Module:
-    import timm
-
-    if not timm.is_model(card.architecture):
-        raise AftModelsError(
-            f"{card.name} is of {card.architecture!r}, which timm does not know: build that model "
-            "and pass it to load_weights(..., model=...)"
-        )
-    model: nn.Module = timm.create_model(
-        card.architecture,
-        num_classes=card.num_classes,
-        img_size=card.input_size,
-        **card.switches,
-    )
-    return model
-
-
 def save_weights(model: nn.Module, folder: str | Path, card: WeightsCard) -> Path:
     """Write ``<card.name>.safetensors`` and its card; a reader never sees half of either.
 
-    A name such as ``timm:resnet50+af.birds`` becomes the file name ``timm_resnet50+af.birds``.
-
-    Args:
-        model: its state dict is saved; switches that differ from the preset join the card.
-        folder: made if missing.
-        card: the digest and the switches are filled in from the model.
+    A name such as ``timm:resnet50+af.birds`` becomes the file name ``timm_resnet50+af.birds``. The
+    card's digest and its switches, those that differ from the preset, are filled in from the model.
 
     Returns:
         The path of the card.
@@ -200,13 +184,6 @@ def _switches(model: nn.Module, architecture: str) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(config).items() if v != preset[k]}
 
 
-def _folder(folder: str | Path | None) -> Path:
-    where = BUNDLED if folder is None else Path(folder)
-    if not where.is_dir():
-        raise AftModelsError(f"no folder {where}: expected one that holds exported weights")
-    return where
-
-
 def _file_safe(name: str) -> str:
     """Idempotent, so that the name of a file finds that file."""
     return re.sub(r"[^A-Za-z0-9._=+-]+", "_", name).strip("_.")
@@ -218,4 +195,4 @@ def _path(name: str, folder: str | Path | None) -> Path:
     if stem not in known:
         raise AftModelsError(unknown("weights", name, known))
     # Not with_suffix: the tag follows a dot of its own.
-    return _folder(folder) / f"{stem}.json"
+    return Path(folder or BUNDLED) / f"{stem}.json"

@@ -25,11 +25,11 @@ import torch
 from timm.models.xcit import checkpoint_filter_fn
 from torch import Tensor
 
+from aft_models.classifier import misfit
 from aft_models.errors import AftModelsError
 from aft_models.presets import create_xcit, get_config
-from aft_models.xcit import XCiT, XCiTConfig
+from aft_models.xcit import XCiT
 
-_SHOWN = 12  # keys listed in an error
 _PROJ = re.compile(r"patch_embed\.proj\.(\d+)\.(.*)")
 _POLYNOMIAL = re.compile(r"(.*)\.act_layer\.(coef|in_scale|out_scale)")
 
@@ -46,6 +46,11 @@ _FIXED: dict[str, dict[str, Any]] = {  # the models that no argument changes
     "APS": {**_PLAIN, "padding": "circular", "downsample": "aps"},
 }
 _ACTIVATIONS = {"gelu": "gelu", "up_gelu": "af_gelu", "up_poly": "af_poly"}
+_HEADS = {
+    "cls_attn": "class_attention",
+    "cls_attn_af": "af_class_attention",
+    "avgpool": "avgpool",
+}
 _SWITCHES: dict[str, tuple[str, dict[str, Any]]] = {  # argument -> switch, and value by value
     "conv_padding_mode": ("padding", {"zeros": "zeros", "circular": "circular"}),
     "pe_down_af": ("downsample", {"True": "af", "False": "stride"}),
@@ -55,14 +60,7 @@ _SWITCHES: dict[str, tuple[str, dict[str, Any]]] = {  # argument -> switch, and 
     "lpi_act": ("block_activation", _ACTIVATIONS),
     "pe_first_act": ("", {"None": None}),
     "xca_norm_layer": ("norm", {"layer": "layer", "layer_af": "af"}),
-    "features_type": (
-        "head",
-        {
-            "cls_attn": "class_attention",
-            "cls_attn_af": "af_class_attention",
-            "avgpool": "avgpool",
-        },
-    ),
+    "features_type": ("head", _HEADS),
 }
 # Where polynomials start from; the weights say where they ended.
 _INITIAL = {"init_coef", "in_scale", "out_scale", "train_scale"}
@@ -93,23 +91,12 @@ def load_authors_checkpoint(
             layers that this package does not have, or a key is missing, unexpected or misshapen.
     """
     theirs, arguments = _read(source)
-    settings = {**_settings(theirs, arguments, architecture), **kwargs}
-    model = create_xcit(architecture, **settings)
-    ours = rename_keys(theirs, model)
-    expected = model.state_dict()
-    missing = sorted(expected.keys() - ours.keys())
-    unexpected = sorted(ours.keys() - expected.keys())
-    misshapen = [
-        f"{key} {tuple(ours[key].shape)} instead of {tuple(expected[key].shape)}"
-        for key in sorted(expected.keys() & ours.keys())
-        if ours[key].shape != expected[key].shape
-    ]
-    problems = {"missing": missing, "unexpected": unexpected, "misshapen": misshapen}
-    if any(problems.values()):
-        text = "; ".join(f"{what}: {_listed(keys)}" for what, keys in problems.items() if keys)
+    model = create_xcit(architecture, **{**_settings(theirs, arguments, architecture), **kwargs})
+    ours = _rename(theirs, model)
+    if trouble := misfit(model.state_dict(), ours):
         raise AftModelsError(
-            f"the checkpoint does not fit {architecture}: {text}. Choose the architecture it was "
-            "trained as"
+            f"the checkpoint does not fit {architecture}: {trouble}. Choose the architecture it "
+            "was trained as"
         )
     model.load_state_dict(ours)
     return model.eval()
@@ -119,55 +106,35 @@ def _settings(
     theirs: Mapping[str, Tensor], arguments: Mapping[str, Any], architecture: str
 ) -> dict[str, Any]:
     """What the checkpoint says of its model, in arguments of ours."""
-    preset, kind = get_config(architecture), _kind(theirs)
-    degrees = _degrees(theirs)
-    settings: dict[str, Any] = {
-        "norm_mean": "channel",
-        "tokens_norm": not (kind == "baseline" and (preset.dim, preset.patch_size) == (128, 8)),
-        "positional": any(key.startswith(("pos_embeder.", "pos_module.")) for key in theirs),
-        **degrees,
-    }
-    if "head.weight" in theirs:
-        settings["num_classes"] = theirs["head.weight"].shape[0]
-    if kind in _FIXED:
-        _require_kind(preset, kind, architecture)
-    else:
-        if preset.downsample == "aps":
-            raise AftModelsError(
-                f"the checkpoint is of the authors' alias-free model, and {architecture} is not: "
-                "choose the architecture it was trained as"
-            )
-        settings |= switches_of(arguments, degrees)
-    return settings
-
-
-def _kind(theirs: Mapping[str, Tensor]) -> str:
-    """Which of their three models the keys are of."""
-    if any(".local_mp.norm." in key for key in theirs):
-        return "alias-free"
+    preset = dataclasses.asdict(get_config(architecture))
     places = _convolutions(theirs)
-    # A convolution, an activation, and a layer that sub-samples.
-    return "APS" if len(places) > 1 and places[1] - places[0] == 3 else "baseline"
-
-
-def _require_kind(preset: XCiTConfig, kind: str, architecture: str) -> None:
-    own = dataclasses.asdict(preset)
-    differing = [name for name, value in _FIXED[kind].items() if own[name] != value]
+    if any(".local_mp.norm." in key for key in theirs):
+        kind, differing = "alias-free", ["downsample"] if preset["downsample"] == "aps" else []
+    else:  # a convolution, an activation, and in one of the two a layer that sub-samples
+        kind = "APS" if len(places) > 1 and places[1] - places[0] == 3 else "baseline"
+        differing = [name for name, value in _FIXED[kind].items() if preset[name] != value]
     if differing:
         raise AftModelsError(
             f"the checkpoint is of the authors' {kind} model, from which {architecture} differs in "
             f"{', '.join(differing)}: choose the architecture it was trained as"
         )
-
-
-def _degrees(theirs: Mapping[str, Tensor]) -> dict[str, int]:
-    """Degrees of the polynomials in the patch embedding and in the blocks, where there are any."""
-    degrees = {}
-    for key, value in theirs.items():
-        if key.endswith(".act_layer.coef"):
-            place = "embed_degree" if key.startswith("patch_embed.") else "block_degree"
-            degrees[place] = value.shape[1] - 1
-    return degrees
+    degrees = {  # of the polynomials, where there are any
+        "embed_degree" if key.startswith("patch_embed.") else "block_degree": value.shape[1] - 1
+        for key, value in theirs.items()
+        if key.endswith(".act_layer.coef")
+    }
+    nano_p8 = kind == "baseline" and (preset["dim"], preset["patch_size"]) == (128, 8)
+    settings: dict[str, Any] = {
+        "norm_mean": "channel",
+        "tokens_norm": not nano_p8,
+        "positional": any(key.startswith(("pos_embeder.", "pos_module.")) for key in theirs),
+        **degrees,
+    }
+    if "head.weight" in theirs:
+        settings["num_classes"] = theirs["head.weight"].shape[0]
+    if kind == "alias-free":
+        settings |= _switches(arguments, degrees)
+    return settings
 
 
 def _convolutions(theirs: Mapping[str, Tensor]) -> list[int]:
@@ -175,7 +142,7 @@ def _convolutions(theirs: Mapping[str, Tensor]) -> list[int]:
     return sorted({int(m[1]) for k in theirs if (m := _PROJ.fullmatch(k)) and m[2] == "0.weight"})
 
 
-def rename_keys(theirs: Mapping[str, Tensor], model: XCiT) -> dict[str, Tensor]:
+def _rename(theirs: Mapping[str, Tensor], model: XCiT) -> dict[str, Tensor]:
     """Their state dict under our names; keys without a counterpart keep their own."""
     convolutions = _convolutions(theirs)
     renamed: dict[str, Tensor] = {}
@@ -239,22 +206,10 @@ def _read(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Tensor], di
     return weights, dict(arguments) if isinstance(arguments, Mapping) else {}
 
 
-def _listed(keys: list[str]) -> str:
-    more = f", ... {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-    return ", ".join(keys[:_SHOWN]) + more
+def _switches(arguments: Mapping[str, Any], degrees: Mapping[str, int]) -> dict[str, Any]:
+    """Switches of the configuration that saved arguments set; those that are missing set nothing.
 
-
-def switches_of(arguments: Mapping[str, Any], degrees: Mapping[str, int]) -> dict[str, Any]:
-    """Switches of :class:`~aft_models.xcit.XCiTConfig` that saved arguments set.
-
-    Args:
-        arguments: by their names; those that are missing set nothing.
-        degrees: of the polynomials in the weights, by their switch.
-
-    Raises:
-        AftModelsError: they name a layer that this package does not have.
-
-    >>> switches_of({"xca_norm_layer": "layer", "lr": 0.001}, {})
+    >>> _switches({"xca_norm_layer": "layer", "lr": 0.001}, {})
     {'norm': 'layer'}
     """
     switches: dict[str, Any] = {}
@@ -266,26 +221,19 @@ def switches_of(arguments: Mapping[str, Any], degrees: Mapping[str, int]) -> dic
             raise _refused(arguments, [name], f"{', '.join(words)} can be loaded")
         if switch and switches.setdefault(switch, words[value]) != words[value]:
             raise _refused(arguments, ["mlp_act", "lpi_act"], "here both are the same")
-    _check_sub_sampling(arguments, switches)
-    for name, switch in (
-        ("pe_act", "embed_degree"),
-        ("mlp_act", "block_degree"),
-        ("lpi_act", "block_degree"),
-    ):
-        if str(arguments.get(name)) == "up_poly":
-            _check_polynomial(arguments, f"{name}_kwargs", degrees.get(switch))
-    return switches
-
-
-def _check_sub_sampling(arguments: Mapping[str, Any], switches: Mapping[str, Any]) -> None:
-    """Two settings make their patch embedding sub-sample never, or once too often."""
+    down = switches.get("downsample")
     fused = arguments.get("pe_fuse_down", True)
-    if fused and switches.get("downsample") == "af" and switches.get("embed_activation") == "gelu":
+    if fused and down == "af" and switches.get("embed_activation") == "gelu":
         names = ["pe_down_af", "pe_fuse_down", "pe_act"]
         raise _refused(arguments, names, "their patch embedding then never sub-samples")
-    if switches.get("downsample") == "stride" and switches.get("last_embed_activation") is False:
+    if down == "stride" and switches.get("last_embed_activation") is False:
         names = ["pe_down_af", "pe_last_act"]
         raise _refused(arguments, names, "their patch embedding then sub-samples once too often")
+    for name in ("pe_act", "mlp_act", "lpi_act"):
+        if str(arguments.get(name)) == "up_poly":
+            switch = "embed_degree" if name == "pe_act" else "block_degree"
+            _check_polynomial(arguments, f"{name}_kwargs", degrees.get(switch))
+    return switches
 
 
 def _check_polynomial(arguments: Mapping[str, Any], name: str, stored: int | None) -> None:
