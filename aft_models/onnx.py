@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
 from io import StringIO
 
 import torch
@@ -33,7 +33,12 @@ def export_onnx(module: nn.Module, input_shape: tuple[int, int, int]) -> bytes:
     Raises:
         AftModelsError: the module cannot be exported; the message names the operator if it is one.
     """
-    _require("onnxscript")
+    try:
+        import_module("onnxscript")
+    except ImportError as error:
+        raise AftModelsError(
+            "onnxscript is not installed: pip install 'shiftbench[onnx]'"
+        ) from error
     name = type(module).__name__
     if module.training:
         raise AftModelsError(f"{name} is in training mode: call .eval() before exporting it")
@@ -111,12 +116,3 @@ def _reason(error: BaseException) -> str:
         return "its code fixes the batch size"
     first = str(chain[-1]).strip().splitlines()
     return f"{type(chain[-1]).__name__}: {first[0]}" if first else type(chain[-1]).__name__
-
-
-def _require(package: str) -> None:
-    try:
-        importlib.import_module(package)
-    except ImportError as error:
-        raise AftModelsError(
-            f"{package} is not installed: pip install 'shiftbench[onnx]'"
-        ) from error

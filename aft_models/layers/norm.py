@@ -42,7 +42,9 @@ class _AliasFreeNorm(torch.autograd.Function):
         else:
             along_tokens -= mean * total
             mean_grad = gain * total / x.shape[1]
-        radial = (along_tokens * weight).sum(2, keepdim=True) * (scale**3 / (x.shape[1] * x.shape[2]))
+        radial = (along_tokens * weight).sum(2, keepdim=True) * (
+            scale**3 / (x.shape[1] * x.shape[2])
+        )
         grad_x = torch.addcmul(radial * mean - mean_grad, g, gain)
         grad_x.addcmul_(wide, radial, value=-1.0)
         grad_weight, grad_bias = (along_tokens * scale).sum((0, 1)), total.sum((0, 1))

@@ -18,13 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
-from aft_models.repair.context import (
-    Change,
-    Obstacle,
-    RepairContext,
-    RepairReport,
-    network_input,
-)
+from aft_models.repair.context import Change, Obstacle, RepairContext, RepairReport, network_input
 from aft_models.repair.phases import ForwardPass, own_pass
 from aft_models.repair.remedy import (
     GROUPS,
@@ -37,7 +31,7 @@ from aft_models.repair.remedy import (
     register,
 )
 from aft_models.repair.scorer import untrained
-from aft_models.repair.survey import default_image, failure, survey
+from aft_models.repair.survey import default_image, survey
 from aft_models.repair.window import map_size
 
 __all__ = [
@@ -96,12 +90,12 @@ def repair(model: nn.Module, *remedies: str, image: Tensor | None = None) -> nn.
     written = [*done]
     for spec in specs:
         context = RepairContext(repaired, seen, forward_pass, map_size(image))
-        if not seen.ran:
+        if seen.failure:
             why = f"unseen, since the model does not take an image of shape {tuple(image.shape)}"
             context.left("the model's own code", f"{why}: pass image=...")
         written.append(spec.apply(context))
     image = _widened(image, sum(report.view_margin for report in written[len(done) :]))
-    trouble = failure(repaired, image) if seen.ran else None
+    trouble = None if seen.failure else survey(repaired, image).failure
     if trouble is not None:
         places = dict.fromkeys(f"{o.why} ({o.where})" for r in written for o in r.unchanged)
         beyond = f", since no remedy reaches {'; '.join(places)}" if places else ""

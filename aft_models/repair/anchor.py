@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from aft_models.errors import AftModelsError
 from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import window_of
-from aft_models.repair.phases import Phase, roll_each
-from aft_models.repair.polyphase import energies
+from aft_models.repair.phases import roll_each
+from aft_models.repair.polyphase import strongest
 from aft_models.repair.remedy import Remedy, register
 from aft_models.repair.window import Pair
 
@@ -24,20 +23,14 @@ class Anchor:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images ``(B, C, H, W)``, anchored."""
-        rows, columns = self.place(images).unbind(1)
-        return roll_each(images, -rows, -columns)
-
-    @torch.no_grad()
-    def place(self, images: Tensor) -> Tensor:
-        """Which component is the strongest: ``(B, 2)``, rows and columns."""
         (height, width), (rows, columns) = images.shape[2:], self.patch
         if height % rows or width % columns:
             raise AftModelsError(
                 f"anchor needs an image that patches of {rows} x {columns} pixels divide, got "
                 f"{height} x {width}: resize or crop it to a multiple"
             )
-        phase = Phase.largest(energies(images.detach(), self.patch))
-        return torch.stack([phase.rows, phase.columns], 1)
+        phase = strongest(images, self.patch)
+        return roll_each(images, -phase.rows, -phase.columns)
 
 
 def _apply(context: RepairContext, _: int) -> None:

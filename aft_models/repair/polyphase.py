@@ -46,16 +46,11 @@ def blocks(x: Tensor, stride: Pair) -> Tensor:
     return x.reshape(batch, channels, height // sy, sy, width // sx, sx)
 
 
-def energies(y: Tensor, stride: Pair) -> Tensor:
-    """The l2 norm of each polyphase component, ``(B, sy, sx)``."""
+@torch.no_grad()
+def strongest(y: Tensor, stride: Pair) -> Phase:
+    """The polyphase component of the largest l2 norm, all channels together."""
     wide = working_dtype(y.dtype)
-    norms: Tensor = torch.linalg.vector_norm(blocks(y, stride), dim=(1, 2, 4), dtype=wide)
-    return norms
-
-
-def strongest(layer: SlidingLayer, y: Tensor) -> Choice:
-    """The component of the largest norm, all channels together."""
-    return Phase.largest(energies(y.detach(), layer.window.stride))
+    return Phase.largest(torch.linalg.vector_norm(blocks(y, stride), dim=(1, 2, 4), dtype=wide))
 
 
 @dataclass
@@ -64,7 +59,7 @@ class PolyphaseSampler:
 
     name: str
     forward_pass: ForwardPass
-    choose: Callable[[SlidingLayer, Tensor], Choice] = strongest
+    choose: Callable[[SlidingLayer, Tensor], Choice] | None = None  # None: the strongest
     learns: bool = False  # whether gradients flow through the choice in training
 
     def __call__(self, layer: SlidingLayer, x: Tensor) -> Tensor:
@@ -80,7 +75,7 @@ class PolyphaseSampler:
             through = grad and layer.training and self.learns
             with torch.set_grad_enabled(through):
                 y = layer.at_every_pixel(x)
-                choice = self.choose(layer, y)
+                choice = self.choose(layer, y) if self.choose else strongest(y, window.stride)
             self.forward_pass.keep(layer, size, window.stride, choice)
             if through or not grad:
                 return choice.component(y)
@@ -141,8 +136,7 @@ class AnchoredUnshuffle(Repaired):
         size, stride = map_size(x), (self.block, self.block)
         phase = self.forward_pass.find(self, size, stride)
         if phase is None:
-            with torch.no_grad():
-                phase = Phase.largest(energies(x.detach(), stride))
+            phase = strongest(x, stride)
             self.forward_pass.keep(self, size, stride, phase)
         y: Tensor = self.original.forward(self, roll_each(x, -phase.rows, -phase.columns))
         return y

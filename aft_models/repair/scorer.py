@@ -50,7 +50,7 @@ class Scorer(nn.Module):
 def _choose(layer: SlidingLayer, y: Tensor) -> Choice:
     scorer = layer._modules.get(_NAME)
     if not isinstance(scorer, Scorer):  # nothing to choose when the model was surveyed
-        return strongest(layer, y)
+        return strongest(y, layer.window.stride)
     return scorer.choose(scorer(y, layer.window.stride), layer.training)
 
 
@@ -64,7 +64,7 @@ def install_learned(
     """
     install(context, PolyphaseSampler(name, context.forward_pass, _choose, learns=True), what)
     like = next(context.model.parameters(), torch.zeros(()))
-    if not context.survey.ran:
+    if context.survey.failure:
         raise AftModelsError(
             "a learned remedy must see the model run once: pass an image that it takes, as in "
             "repair(model, ..., image=torch.zeros(1, 3, 224, 224))"

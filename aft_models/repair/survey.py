@@ -54,10 +54,10 @@ class Call:
 class Survey:
     """One forward pass."""
 
-    calls: tuple[Call, ...]  # in order
-    tokens: frozenset[str]  # layers that are given tokens (B, N, C) instead of maps
-    functional: tuple[FunctionalOp, ...]
-    ran: bool  # whether the model takes such an image; else nothing is known
+    calls: tuple[Call, ...] = ()  # in order
+    tokens: frozenset[str] = frozenset()  # layers that are given tokens (B, N, C) instead of maps
+    functional: tuple[FunctionalOp, ...] = ()
+    failure: str | None = None  # why the model does not take such an image: nothing is known then
 
     def sizes(self, name: str) -> list[Pair]:
         """The maps that a layer is given."""
@@ -75,17 +75,6 @@ def default_image(model: nn.Module) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     image = torch.randn(1, *shape, generator=generator)
     return image.to(device=like.device, dtype=like.dtype)
-
-
-@torch.no_grad()
-def failure(model: nn.Module, image: Tensor) -> str | None:
-    """Why a model does not take an image; None where it does."""
-    try:
-        with evaluating(model):
-            model(image)
-    except Exception as error:  # whatever a model's own code may raise
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    return None
 
 
 @torch.no_grad()
@@ -117,12 +106,13 @@ def survey(model: nn.Module, image: Tensor) -> Survey:
     try:
         with evaluating(model), watch:
             model(image)
-    except Exception:  # whatever it takes, it is not this image
-        return Survey((), frozenset(), (), ran=False)
+    except Exception as error:  # whatever a model's own code may raise
+        reason, _, _ = str(error).partition("\n")
+        return Survey(failure=f"{type(error).__name__}: {reason}")
     finally:
         for handle in handles:
             handle.remove()
-    return Survey(tuple(calls), frozenset(tokens), tuple(dict.fromkeys(watch.functional)), ran=True)
+    return Survey(tuple(calls), frozenset(tokens), tuple(dict.fromkeys(watch.functional)))
 
 
 def is_activation(module: nn.Module) -> bool:
