@@ -7,16 +7,17 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.layers import DropPath, trunc_normal_
+from timm.layers import DropPath, Mlp, trunc_normal_
 from timm.models._features import feature_take_indices
 from timm.models.xcit import ClassAttentionBlock, PositionalEncodingFourier
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from aft_models.errors import AftModelsError
+from aft_models.layers.activation import AliasFreeActivation
 from aft_models.layers.attention import ATTENTIONS, AliasFreeClassAttention
-from aft_models.layers.blocks import GridMlp, LocalPatchInteraction, token_activation
 from aft_models.layers.norm import token_norm
+from aft_models.layers.padding import conv3x3
 from aft_models.layers.patch_embed import ConvPatchEmbed
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -77,6 +78,39 @@ class XCiTConfig:
             )
 
 
+def _to_grid(x: Tensor, height: int, width: int) -> Tensor:
+    return x.reshape(x.shape[0], height, width, x.shape[2])
+
+
+class GridMlp(Mlp):  # type: ignore[misc]
+    """timm's MLP, with an activation on the grid of tokens."""
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        """Tokens ``(B, N, C)`` to the same shape."""
+        x = self.fc1(x)
+        x = self.act(_to_grid(x, height, width)).flatten(1, 2)
+        return self.drop2(self.fc2(self.norm(self.drop1(x))))  # type: ignore[no-any-return]
+
+
+class LocalPatchInteraction(nn.Module):
+    """Two depth-wise 3 x 3 convolutions over the token grid, an activation and a norm between."""
+
+    def __init__(self, dim: int, activation: nn.Module, *, padding: str) -> None:
+        super().__init__()
+        self.conv1 = conv3x3(dim, dim, padding=padding, groups=dim)
+        self.act = activation
+        self.bn = nn.BatchNorm2d(dim)
+        self.conv2 = conv3x3(dim, dim, padding=padding, groups=dim)
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        """Tokens ``(B, N, C)`` to the same shape."""
+        x = _to_grid(x, height, width).permute(0, 3, 1, 2)  # channels-last memory
+        x = self.conv1(x)
+        x = self.act(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        x = self.conv2(self.bn(x))
+        return x.permute(0, 2, 3, 1).flatten(1, 2)
+
+
 class XcaBlock(nn.Module):
     """``x += g1 A(N(x)); x += g3 L(N(x)); x += g2 M(N(x))``: attention, local mixing, MLP."""
 
@@ -86,9 +120,15 @@ class XcaBlock(nn.Module):
         super().__init__()
         dim, hidden = cfg.dim, int(cfg.dim * cfg.mlp_ratio)
         make_norm = partial(token_norm, cfg.norm, dim, mean=cfg.norm_mean)
-        make_activation = partial(
-            token_activation, cfg.block_activation, up=cfg.up, degree=cfg.block_degree
-        )
+
+        def make_activation(channels: int) -> nn.Module:
+            if cfg.block_activation == "gelu":
+                return nn.GELU()
+            kind = cfg.block_activation.removeprefix("af_")
+            return AliasFreeActivation(
+                kind, channels=channels, up=cfg.up, degree=cfg.block_degree, layout="NHWC"
+            )
+
         self.norm1 = make_norm()
         self.attn = ATTENTIONS[cfg.attention](
             dim, num_heads=cfg.num_heads, qkv_bias=True, attn_drop=attn_drop, proj_drop=proj_drop

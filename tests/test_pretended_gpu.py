@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 import aft_models
 from aft_models.training.augment import Mixing
-from aft_models.training.optimizer import make_optimizer
+from aft_models.training.loop import make_optimizer
 from aft_models.training.recipes import RECIPES
 from aft_models.training.steady import SteadyLoss
 from shiftbench.grid import ORIGIN, Grid, Offset

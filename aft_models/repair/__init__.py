@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from aft_models.errors import AftModelsError
 from aft_models.repair.context import Change, Obstacle, RepairContext, RepairReport, network_input
 from aft_models.repair.phases import ForwardPass, own_pass
+from aft_models.repair.polyphase import untrained
 from aft_models.repair.remedy import (
     GROUPS,
     REMEDIES,
@@ -30,7 +31,6 @@ from aft_models.repair.remedy import (
     parse,
     register,
 )
-from aft_models.repair.scorer import untrained
 from aft_models.repair.survey import default_image, survey
 from aft_models.repair.window import map_size
 

@@ -8,9 +8,8 @@ from torch import Tensor
 from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import extend
 from aft_models.repair.phases import Phase
-from aft_models.repair.polyphase import Choice, Mixture, blocks
+from aft_models.repair.polyphase import Choice, Mixture, Scorer, blocks, install_learned
 from aft_models.repair.remedy import Remedy, register
-from aft_models.repair.scorer import Scorer, install_learned
 
 _HIDDEN = 16  # channels between the two convolutions
 

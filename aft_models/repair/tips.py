@@ -7,9 +7,8 @@ from torch import Tensor
 
 from aft_models.repair.context import RepairContext
 from aft_models.repair.layer import extend
-from aft_models.repair.polyphase import Choice, Mixture, blocks
+from aft_models.repair.polyphase import Choice, Mixture, Scorer, blocks, install_learned
 from aft_models.repair.remedy import Remedy, register
-from aft_models.repair.scorer import Scorer, install_learned
 
 
 class MixtureScorer(Scorer):

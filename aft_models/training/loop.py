@@ -11,18 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from timm.optim import create_optimizer_v2, param_groups_weight_decay
+from timm.scheduler import create_scheduler_v2
+from timm.scheduler.scheduler import Scheduler
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
 from aft_models.training.augment import Mixing, mixed_seed
 from aft_models.training.data import Batch, Batches
 from aft_models.training.device import DeviceConfig, Processes
-from aft_models.training.optimizer import make_optimizer, make_scheduler
 from aft_models.training.progress import Meter, Progress, Row, draw_curves, write_log
+from aft_models.training.recipe import Recipe
 from aft_models.training.steady import SteadyLoss
 
 
@@ -308,3 +312,45 @@ def _require_logits(answer: Any) -> Tensor:
             "auxiliary classifiers, or wrap it in a module that returns its logits alone"
         )
     return answer
+
+
+def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
+    """Weight decay for matrices and kernels; what the model exempts follows the recipe.
+
+    XCiT lists its attention temperatures as exempt, but attention modules list them themselves,
+    where the authors' training script does not look: their models were trained with the decay.
+    """
+
+    def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
+        listed = getattr(module, "no_weight_decay", None)
+        exempt = set() if listed is None else set(listed())
+        if recipe.decay_temperatures:
+            exempt = {name for name in exempt if not name.endswith("temperature")}
+        groups: list[dict[str, Any]] = param_groups_weight_decay(
+            module, recipe.weight_decay, no_weight_decay_list=exempt
+        )
+        return groups
+
+    optimizer: Optimizer = create_optimizer_v2(
+        model,
+        opt=recipe.optimizer,
+        lr=recipe.peak_lr,
+        betas=recipe.betas,
+        param_group_fn=parameter_groups,
+    )
+    return optimizer
+
+
+def make_scheduler(optimizer: Optimizer, recipe: Recipe, updates: int) -> Scheduler:
+    """A warm-up and a cosine, a step per update; `updates` is how many an epoch has."""
+    scheduler, _ = create_scheduler_v2(
+        optimizer,
+        "cosine",
+        num_epochs=recipe.epochs,
+        warmup_epochs=recipe.warmup_epochs,
+        warmup_lr=recipe.warmup_lr,
+        min_lr=recipe.min_lr,
+        step_on_epochs=False,
+        updates_per_epoch=updates,
+    )
+    return scheduler

@@ -8,7 +8,7 @@ import torch
 from aft_models import PRESETS, create_xcit
 from aft_models.errors import AftModelsError
 from aft_models.preprocessing import Preprocessing
-from aft_models.training.optimizer import make_optimizer, make_scheduler
+from aft_models.training.loop import make_optimizer, make_scheduler
 from aft_models.training.recipe import Recipe, override
 from aft_models.training.recipes import RECIPES, get_recipe
 
