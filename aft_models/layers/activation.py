@@ -3,9 +3,8 @@
 An up-sampled image is its ``up * up`` phases, each the image shifted by a fraction of a pixel.
 Applying a pointwise function to every phase and bringing each back with the transposed shift is
 therefore the whole operation (``docs/alias-free.md`` has the derivation), and needs only products
-with ``n x n`` matrices. Large images go phase by phase; on a grid of tokens only the rows do, the
-columns are up-sampled whole. Either way the backward pass saves the input alone and computes the
-rest again.
+with ``n x n`` matrices. The fine grid is never formed, and the backward pass saves the input alone
+and computes the rest again.
 """
 
 from __future__ import annotations
@@ -36,10 +35,6 @@ from aft_models.resample import (
 # Elements per temporary and thread on a CPU: the phases of a chunk of images stay in the cache,
 # and no temporary is large enough for the allocator to return it to the system each time.
 _CPU_CHUNK = 2**19
-
-# Up to this many samples the columns are cheaper to up-sample outright: memory is the limit there,
-# and fewer, larger products move less of it than the phases do, for more operations.
-_SMALL = 16
 
 # Least-squares fit of GELU on [-2, 2], so that a network starts from a familiar shape.
 GELU_QUADRATIC = (0.0169394634, 0.5, 0.3078363964)
@@ -107,7 +102,7 @@ def _spread(x: Tensor, up: int, axis: int) -> Tensor:
     """Up-sample one axis; many samples phase by phase, since the first is at hand."""
     n = x.shape[axis]
     like: dict[str, Any] = {"device": x.device, "dtype": x.dtype}
-    if n <= _SMALL:
+    if n <= 16:  # one larger product is cheaper
         return contract(upsample_matrix(n, up, **like), x, axis)
     shifts = [shift_matrix(n, p / up, **like) for p in range(1, up)]
     phases = [x, *(contract(shift, x, axis) for shift in shifts)]
@@ -164,18 +159,17 @@ class _Operator:
     ) -> None:
         self.dtype = working_dtype(x.dtype)
         self.function = pointwise(fused, powers, self.dtype)
-        self.up, self.down, self.axis, self.device = up, down, axis, x.device
-        self.height, self.width = x.shape[axis], x.shape[axis + 1]
-        self.rows = AxisPhases.of(self.height, up, down, x.device, self.dtype)
-        self.columns = AxisPhases.of(self.width, up, down, x.device, self.dtype)
-        self.small = down == 1 and max(self.height, self.width) <= _SMALL
-        self.images = chunk_images(x, (up if self.small else 1) * math.prod(x.shape[1:]))
+        self.up, self.down, self.axis = up, down, axis
+        self.rows = AxisPhases.of(x.shape[axis], up, down, x.device, self.dtype)
+        self.columns = AxisPhases.of(x.shape[axis + 1], up, down, x.device, self.dtype)
+        self.images = chunk_images(x, math.prod(x.shape[1:]))
 
     def forward(self, x: Tensor, out: Tensor) -> None:
-        """Write the activation of ``x`` to ``out``."""
-        if self.small:
-            self.forward_on_fine_columns(x, out)
-            return
+        """Write the activation of ``x`` to ``out``.
+
+        The column phases are the outer loop and the row phases the inner one: a product along the
+        rows has the longer contiguous lines and is the cheaper of the two.
+        """
         axis, share = self.axis, 1.0 / self.up**2
         for r in range(self.up):
             v = contract(self.columns.forth[r], x, axis + 1) if r else x
@@ -193,9 +187,6 @@ class _Operator:
 
     def backward(self, x: Tensor, grad: Tensor, out: Tensor) -> None:
         """Write the gradient with respect to ``x`` to ``out``; add to the coefficients'."""
-        if self.small:
-            self.backward_on_fine_columns(x, grad, out)
-            return
         axis, columns = self.axis, self.columns
         g = grad * (1.0 / self.up**2)
         self.remove_nyquist_(g)
@@ -231,38 +222,6 @@ class _Operator:
             if (v := phases.nyquist) is not None:
                 component = contract(v[None], x, axis)
                 contract(v[:, None], component, axis, out=x, keep=1.0, scale=-1.0 / len(v))
-
-    # Few samples per axis: the columns are up-sampled outright, the rows' phases visited. That
-    # phase 0 of the rows loses its Nyquist component is a product here, too.
-
-    def fine_columns(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The projection of the rows, up- and down-sampling of the columns."""
-        like: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
-        return (
-            downsample_matrix(self.height, self.height, **like),
-            upsample_matrix(self.width, self.up, **like),
-            downsample_matrix(self.width * self.up, self.width, **like),
-        )
-
-    def forward_on_fine_columns(self, x: Tensor, out: Tensor) -> None:
-        """As :meth:`forward`."""
-        project, up, down = self.fine_columns()
-        fine = contract(up, x, self.axis + 1)
-        total = self.function(fine)
-        self.add_row_phases(fine, total)
-        coarse = contract(down, total, self.axis + 1)
-        contract(project, coarse, self.axis, out=out, scale=1.0 / self.up)
-
-    def backward_on_fine_columns(self, x: Tensor, grad: Tensor, out: Tensor) -> None:
-        """As :meth:`backward`."""
-        project, up, down = self.fine_columns()
-        fine = contract(up, x, self.axis + 1)
-        g = contract(project, grad, self.axis, out=torch.empty_like(grad), scale=1.0 / self.up)
-        q = contract(down.t(), g, self.axis + 1)
-        total = torch.empty_like(q)
-        self.function.pull_back(q, fine, total)
-        self.pull_back_row_phases(q, fine, total)
-        contract(up.t(), total, self.axis + 1, out=out)
 
 
 def phasewise_activation(

@@ -70,16 +70,9 @@ def plain_function(layer: AliasFreeActivation, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("function", ["gelu", "poly"])
 @pytest.mark.parametrize("up", [2, 3, 4])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("small", [0, 16], ids=["phases", "whole"])
 def test_activation_equals_the_fft_form(
-    small: int,
-    size: tuple[int, int],
-    up: int,
-    function: str,
-    layout: str,
-    monkeypatch: pytest.MonkeyPatch,
+    size: tuple[int, int], up: int, function: str, layout: str
 ) -> None:
-    monkeypatch.setattr("aft_models.layers.activation._SMALL", small)
     for down in (1, 2):
         if size[0] % down or size[1] % down:
             continue
@@ -97,16 +90,12 @@ def test_activation_equals_the_fft_form(
         assert_same_gradients(fast, slow, leaves)
 
 
-@pytest.mark.parametrize("small", [0, 16], ids=["phases", "whole"])
-def test_activation_does_not_depend_on_the_chunks(
-    small: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aft_models.layers.activation._SMALL", small)
+def test_activation_does_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = AliasFreeActivation().double()
     x = double(5, 2, 6, 6).requires_grad_()
     whole = layer(x)
     (grad,) = torch.autograd.grad(whole.square().sum(), x)
-    two_images = 2 * x[0].numel() * (1 if small == 0 else 4) // torch.get_num_threads()
+    two_images = 2 * x[0].numel() // torch.get_num_threads()
     monkeypatch.setattr("aft_models.layers.activation._CPU_CHUNK", two_images)
     parts = layer(x)
     (grad_parts,) = torch.autograd.grad(parts.square().sum(), x)
