@@ -34,6 +34,11 @@ _PAPER: Mapping[str, Any] = {
 }
 # The images that the model was trained on.
 _AS_THE_MODEL: Mapping[str, Any] = {"image_size": 0, "interpolation": "", "mean": (), "std": ()}
+_CPU: Mapping[str, Any] = {
+    "optimizer": "nmuon",  # Muon with Nesterov momentum: CIFAR-10 after one epoch 64%, AdamW 59%
+    "clip_grad": 1.0,
+    "pipeline": "memory",
+}
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
@@ -99,15 +104,13 @@ RECIPES: dict[str, Recipe] = {
             batch_size=128,
             lr=6e-3,
             lr_batch_size=128,
-            optimizer="nmuon",  # Muon with Nesterov momentum: after one epoch 64%, AdamW 59%
             warmup_epochs=0.25,
             min_lr=6e-6,
-            clip_grad=1.0,
             image_size=32,
             mean=(0.4914, 0.4822, 0.4465),
             std=(0.2470, 0.2435, 0.2616),
             sizes=(16, 16, 20, 20, 24, 24, 28, 32),
-            pipeline="memory",
+            **_CPU,
             canvas=37,  # the benchmark's own resize: round(32 * 256 / 224)
         ),
         Recipe(
@@ -117,13 +120,11 @@ RECIPES: dict[str, Recipe] = {
             batch_size=64,
             lr=5e-3,
             lr_batch_size=64,
-            optimizer="nmuon",
             warmup_epochs=0.5,
             min_lr=5e-6,
-            clip_grad=1.0,
             image_size=96,
             sizes=(48, 48, 64, 64, 80, 80),
-            pipeline="memory",
+            **_CPU,
             canvas=110,  # the benchmark's own resize: round(96 * 256 / 224)
             zoom=(0.6, 1.145),  # windows of 58 to 110 px
             settle=0.2,  # resized windows are softer than the views that are measured
@@ -135,14 +136,12 @@ RECIPES: dict[str, Recipe] = {
             batch_size=64,
             lr=4e-3,
             lr_batch_size=64,
-            optimizer="nmuon",
             warmup_epochs=0.25,
             min_lr=4e-6,
-            clip_grad=1.0,
             image_size=64,
             mean=(0.5, 0.5, 0.5),
             std=(0.18, 0.18, 0.18),
-            pipeline="memory",
+            **_CPU,
             canvas=72,
         ),
     )

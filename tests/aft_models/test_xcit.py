@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,9 +104,8 @@ def test_timm_interface() -> None:
     assert model(x).shape == (1, 9)
     model.reset_classifier(0)
     assert model(x).shape == (1, 128)
-
-
-def test_feature_extraction_through_timm() -> None:
+    assert timm.create_model("xcit_nano_12_p16").num_classes == 1000
+    assert "xcit_nano_12_p16.fb_in1k" in timm.list_pretrained("xcit_nano_12_p16.*")
     model = timm.create_model("xcit_pico_6_p4_af", features_only=True, out_indices=[1, 4])
     assert [f.shape for f in model(torch.randn(1, 3, 16, 24))] == [(1, 64, 4, 6)] * 2
 
@@ -266,28 +266,28 @@ def test_bundled_weights_load_by_name_and_through_timm(name: str) -> None:
         assert torch.equal(through_timm(x), model(x))
 
 
-def test_a_bare_name_has_a_thousand_classes() -> None:
-    for name in ("xcit_pico_6_p4_af", "xcit_nano_12_p16"):
-        assert timm.create_model(name).num_classes == 1000
-    assert "xcit_nano_12_p16.fb_in1k" in timm.list_pretrained("xcit_nano_12_p16.*")
+SHAPE = {"depth": 1, "num_heads": 4}
 
 
-def test_bad_requests_are_told() -> None:
-    with pytest.raises(AftModelsError, match="Did you mean 'xcit_nano_12_p16_af'"):
-        create_xcit("xcit_nano_12_p16_aff")
-    with pytest.raises(AftModelsError, match="does not divide img_size 30"):
-        create_xcit("xcit_pico_6_p4_af", img_size=30)
-    with pytest.raises(AftModelsError, match="does not divide the image, 18 x 16"):
-        tiny_model()(torch.zeros(1, 3, 18, 16))
-    with pytest.raises(AftModelsError, match="heads cannot share"):
-        XCiTConfig(dim=66, depth=1, num_heads=4, patch_size=4)
-    with pytest.raises(AftModelsError, match="cannot be halved"):
-        XCiTConfig(dim=12, depth=1, num_heads=4, patch_size=16)
-    with pytest.raises(AftModelsError, match="downsample must be one of stride, aps, af, got 'x'"):
-        XCiTConfig(dim=8, depth=1, num_heads=4, patch_size=4, downsample="x")
-    with pytest.raises(AftModelsError, match="global_pool"):
-        create_xcit("xcit_pico_6_p4_avgpool", global_pool="token")
-    with pytest.warns(UserWarning, match="exactly alias-free only from up = 3"):
-        create_xcit("xcit_pico_6_p4_af_poly", block_degree=5)
-    with pytest.raises(AftModelsError, match="output_fmt"):
-        tiny_model().forward_intermediates(torch.zeros(1, 3, 16, 16), output_fmt="x")
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (lambda: create_xcit("xcit_nano_12_p16_aff"), "Did you mean 'xcit_nano_12_p16_af'"),
+        (lambda: create_xcit("xcit_pico_6_p4_af", img_size=30), "does not divide img_size 30"),
+        (lambda: tiny_model()(torch.zeros(1, 3, 18, 16)), "does not divide the image, 18 x 16"),
+        (lambda: XCiTConfig(dim=66, patch_size=4, **SHAPE), "heads cannot share"),
+        (lambda: XCiTConfig(dim=12, patch_size=16, **SHAPE), "cannot be halved"),
+        (
+            lambda: XCiTConfig(dim=8, patch_size=4, downsample="x", **SHAPE),
+            "downsample must be one of stride, aps, af, got 'x'",
+        ),
+        (lambda: create_xcit("xcit_pico_6_p4_avgpool", global_pool="token"), "global_pool"),
+        (
+            lambda: tiny_model().forward_intermediates(torch.zeros(1, 3, 16, 16), output_fmt="x"),
+            "output_fmt",
+        ),
+    ],
+)
+def test_bad_requests_are_told(request_: Callable[[], object], message: str) -> None:
+    with pytest.raises(AftModelsError, match=message):
+        request_()
