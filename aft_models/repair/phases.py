@@ -67,12 +67,12 @@ def window_each(x: Tensor, top: Tensor, left: Tensor, size: Pair) -> Tensor:
     >>> window_each(line, torch.tensor([0]), torch.tensor([2]), (1, 3)).flatten().tolist()
     [2.0, 3.0, 0.0]
     """
-    for axis, start, count in ((2, top, size[0]), (3, left, size[1])):
-        source = (torch.arange(count, device=x.device) + start[:, None]) % x.shape[axis]
-        shape, whole = [-1, 1, 1, 1], list(x.shape)
-        shape[axis] = whole[axis] = count
-        x = x.gather(axis, source.view(shape).expand(whole))
-    return x
+    height, width = x.shape[2:]
+    rows = (torch.arange(size[0], device=x.device) + top[:, None]) % height
+    columns = (torch.arange(size[1], device=x.device) + left[:, None]) % width
+    source = (rows[:, :, None] * width + columns[:, None]).flatten(1)
+    chosen = x.flatten(2).gather(2, source[:, None].expand(-1, x.shape[1], -1))
+    return chosen.unflatten(2, size)
 
 
 def roll_each(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
