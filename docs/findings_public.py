@@ -21,6 +21,7 @@ from shiftbench.scores import ACCURACY, ScoreName
 
 PAPER = Path(__file__).parents[1] / "results" / "paper"
 CROP = at("crop", 6)
+POINTS = (("crop", 1), ("crop", 3), ("crop", 6), ("bilinear", 6), ("integer", 3), ("half", 3))
 CONSISTENCY = ScoreName("consistency", "crop")
 SELECT = "+select:12"
 FEWEST_NETWORKS = 5  # for a rank correlation
@@ -37,7 +38,7 @@ def zoo() -> str:
     columns = {
         "accuracy": ACCURACY,
         "consistency crop": CONSISTENCY,
-        **{reach("crop", radius): at("crop", radius) for radius in (1, 3, 6)},
+        **{reach(*point): at(*point) for point in POINTS},
     }
     scores = [record.scores for record in networks()]
     header = [f"{title}, {count(scores, name)}" for title, name in columns.items()]

@@ -24,6 +24,7 @@ from findings_board import (
     shown,
     table,
 )
+from findings_cure import ablation, cured, cured_paired
 from findings_measurements import correlations, telling
 from findings_public import front, networks, overview, predicts, published, selected, zoo
 from matplotlib.figure import Figure
@@ -54,12 +55,6 @@ REPAIRED = {  # fine-tuned alike; the last two have the weights of the first
     "`vote:3`": f"{LITE0}+vote:3",
 }
 POINTS = (("crop", 1), ("crop", 2), ("bilinear", 3), ("integer", 1), ("half", 1))  # of REPAIRED
-CURED = {  # trained on from the same weights, alike
-    "as it is, trained on": "tf_efficientnet_lite0.control",
-    "`+select:4`": "tf_efficientnet_lite0.control+select:4",
-    "`steady`": "tf_efficientnet_lite0.steady",
-    "`steady`, `+select:4`": "tf_efficientnet_lite0.steady+select:4",
-}
 ATTACKED = ("integer", "half", "bilinear", "lanczos")  # what TRIO was besides crop
 
 
@@ -151,22 +146,6 @@ def repaired_paired() -> str:
     )
 
 
-def cured() -> str:
-    """What holds a network under crops at the price of one forward pass."""
-    columns = {f"{s} px" if s else "clean": at("crop", s) for s in range(4)}
-    return scores_table(CURED, PHOTOGRAPHS, columns)
-
-
-def cured_paired() -> str:
-    """What each way gains, image by image."""
-    first = CURED["as it is, trained on"]
-    return paired_table(
-        {row: (first, second) for row, second in CURED.items() if second != first},
-        PHOTOGRAPHS,
-        [("crop", s) for s in range(4)],
-    )
-
-
 def camera() -> str:
     """What bilinear imitates, and bilinear."""
     moved = {reach(attack, 6): at(attack, 6) for attack in ("camera", "bilinear")}
@@ -184,6 +163,7 @@ FINDINGS: Mapping[str, Callable[[], str]] = {
     "repaired-paired": repaired_paired,
     "cured": cured,
     "cured-paired": cured_paired,
+    "ablation": ablation,
     "zoo": zoo,
     "selected": selected,
     "published": published,
