@@ -72,7 +72,7 @@ def window_each(x: Tensor, top: Tensor, left: Tensor, size: Pair) -> Tensor:
     columns = (torch.arange(size[1], device=x.device) + left[:, None]) % width
     source = (rows[:, :, None] * width + columns[:, None]).flatten(1)
     chosen = x.flatten(2).gather(2, source[:, None].expand(-1, x.shape[1], -1))
-    return chosen.unflatten(2, size)
+    return chosen.view(*x.shape[:2], *size)
 
 
 def roll_each(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
