@@ -180,10 +180,10 @@ def curves_figure(
 def _searched(record: Record, curves: Sequence[ScoreName]) -> str:
     """How many images the curves are of, where those are not all."""
     counts = {score.n for name in curves for score in record.scores.curve(name).values()}
-    few = sorted(count for count in counts if count != record.data.images)
-    if not few:
+    if counts == {record.data.images}:
         return ""
-    return f", {few[0]:,}{f' to {few[-1]:,}' if len(few) > 1 else ''} searched"
+    fewest, most = min(counts), max(counts)
+    return f", {fewest:,}{f' to {most:,}' if most > fewest else ''} searched"
 
 
 def _require_same_curve(records: Sequence[Record], name: ScoreName) -> None:
