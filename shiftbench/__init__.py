@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shiftbench.audit.layers import audit
-    from shiftbench.audit.report import Audit
-    from shiftbench.audit.trials import RepairTrial, repair
+    from shiftbench.auditing.layers import audit
+    from shiftbench.auditing.report import Audit
+    from shiftbench.auditing.trials import RepairTrial, repair
     from shiftbench.errors import ShiftbenchError
     from shiftbench.evaluation import Evaluation, evaluate
     from shiftbench.grid import Grid, Offset
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from shiftbench.metrics.search import Trace, adversarial_accuracy
     from shiftbench.models import load_model
     from shiftbench.records.choose import load_records
-    from shiftbench.run.job import Settings
-    from shiftbench.run.remeasure import verify
-    from shiftbench.run.runner import run
+    from shiftbench.running.job import Settings
+    from shiftbench.running.remeasure import verify
+    from shiftbench.running.runner import run
     from shiftbench.shifts import ATTACKS, SHIFTS, Attack
     from shiftbench.statistics import PairedComparison, Score, compare_paired, mcnemar, wilson
     from shiftbench.training import train

@@ -17,8 +17,7 @@ from aft_models.weights import BUNDLED, list_weights
 from shiftbench.data.torchvision_sets import default_root
 from shiftbench.files import cache_folder
 from shiftbench.plugins import GROUP
-from shiftbench.run.engine import choose_device
-from shiftbench.run.runner import describe_environment
+from shiftbench.running.runner import describe_environment
 
 ALSO = ("numpy", "pandas", "pyarrow", "matplotlib", "safetensors")  # besides those of a record
 OURS = "shiftbench"
@@ -39,7 +38,7 @@ def diagnose() -> list[Fact]:
     >>> {fact.topic for fact in diagnose()} >= {"versions", "hardware", "extras", "places"}
     True
     """
-    about = describe_environment(choose_device())
+    about = describe_environment()
     recorded = ("shiftbench", "commit", "python", "platform", "torch", "torchvision", "timm")
     cuda = torch.version.cuda or "not in this build of torch"
     limit = os.environ.get("OMP_NUM_THREADS")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,26 +15,31 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from PIL.Image import Image
 from torch import Tensor, nn
 
 from aft_models.weights import state_dict_digest
-from shiftbench.data import CanvasBatch, ImageSet
-from shiftbench.data.base import ALL
+from shiftbench.data.base import ALL, content_digest
 from shiftbench.errors import DataError, UsageError, no_images
-from shiftbench.metrics import MetricOptions, plan_metric
-from shiftbench.metrics.predictions import Model, check_batch_size
+from shiftbench.metrics.base import Request, plan_metrics
 from shiftbench.models.classifier import Classifier, LogitsOnly, are_probabilities
 from shiftbench.preprocessing import Geometry, Preprocessing
-from shiftbench.records.record import Record, record_folder, write_record
-from shiftbench.registry import unknown_name
-from shiftbench.run.engine import CHECKED, ENGINES, Engine
-from shiftbench.run.job import Job, attack_names
-from shiftbench.run.runner import FULL_BATCHES, describe_environment, measure
-from shiftbench.run.store import Store
+from shiftbench.records.result import (
+    SCHEMA,
+    DataInfo,
+    ModelInfo,
+    Result,
+    derive_result,
+    record_folder,
+    save_tables,
+    write_record,
+)
+from shiftbench.running.job import Settings, attack_names
+from shiftbench.running.predict import CHECKED, ImageBatch, Network, Predictor, measure
+from shiftbench.running.runner import FULL_BATCHES, describe_environment
 from shiftbench.scores import ACCURACY, Scores
 from shiftbench.shifts.base import view_size, window
 from shiftbench.statistics import Score
+from shiftbench.tables import DIGEST, LABEL, Tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +62,7 @@ class Evaluation:
     1.0
     """
 
-    record: Record  # as `shiftbench run` would have written it
+    record: Result  # as `shiftbench run` would have written it
 
     @property
     def scores(self) -> Scores:
@@ -78,11 +82,6 @@ class Evaluation:
     def accuracy(self) -> Score:
         """The clean accuracy."""
         return self.scores[ACCURACY]
-
-    @property
-    def is_upper_bound(self) -> bool:
-        """Whether offsets were sampled, so that adversarial accuracy can only be too high."""
-        return any(self.record.is_upper_bound(name) for name in self.scores)
 
     def adversarial_accuracy(self, s: int | None = None) -> Score:
         """The fraction of images that are correct at every offset up to ring `s`.
@@ -106,8 +105,8 @@ class Evaluation:
         return frame.rename_axis("max_shift").reset_index()
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per image, with the columns that `samples.parquet` of a run has."""
-        return self.record.samples()
+        """Return a row per image: its prediction, failure radius, offset and class."""
+        return self.record.to_frame()
 
     def plot(self) -> Figure:
         """The adversarial curves, with their intervals."""
@@ -121,8 +120,17 @@ class Evaluation:
         Args:
             folder: Folder of records; this one goes to `<model>--<data>` below it.
         """
-        place = record_folder(Path(folder), self.record.model.name, self.record.data.name)
-        write_record(place, self.record)
+        record = self.record
+        place = record_folder(Path(folder), record.model.name, record.data.name)
+        identity = {
+            "schema": SCHEMA,
+            "weights": record.model.digest,
+            "data": record.data.name,
+            "geometry": {k: v for k, v in record.data.geometry.items() if k != "margin"},
+            **record.settings,
+        }
+        save_tables(place, record.tables, identity)
+        write_record(place, record)
         return place
 
     def __repr__(self) -> str:
@@ -141,34 +149,31 @@ class Evaluation:
         return frame.to_html()
 
     def __str__(self) -> str:
-        bound = " (upper bound: offsets were sampled)" if self.is_upper_bound else ""
         lines = []
         for stem in self.scores.stems():
             curve, score = self.scores.curve(stem), self.scores.at(stem)
             up_to = f" up to {max(curve)} steps" if curve else ""
-            lines.append(f"{str(stem).replace('_', ' ')}{up_to}: {score}{bound if curve else ''}")
+            lines.append(f"{str(stem).replace('_', ' ')}{up_to}: {score}")
         return "\n".join(lines)
 
 
 def evaluate(
-    model: Model,
+    model: Network,
     images: Tensor | NDArray[np.floating] | Iterable[tuple[Tensor, ArrayLike]],
     labels: ArrayLike | None = None,
     *,
     attack: str | Sequence[str] = "crop",
-    max_shift: int = MetricOptions.max_shift,
+    max_shift: int = Settings.max_shift,
     step: Fraction | float | None = None,
     view: int | tuple[int, int] | None = None,
-    mode: str = "exhaustive",
     full_grid: bool = False,
     consistency: str | Sequence[str] = ("integer", "half"),
-    repeats: int = 1,
+    consistency_samples: int = 1,
     metrics: str | Sequence[str] = (),
     keys: Sequence[str] | None = None,
     seed: int = 0,
     batch_size: int = 64,
     device: torch.device | str | None = None,
-    engine: str = "torch",
     name: str = "model",
     data: str = "images",
 ) -> Evaluation:
@@ -190,18 +195,15 @@ def evaluate(
             as possible: for `crop` and `bilinear` the images less the pixels the grid needs around
             the view (6 on each side for crops up to 6), otherwise the whole images. Give the size
             (say 224, of images of 256) when the model insists on one.
-        mode: `exhaustive`, `full_grid` or `sampled:K`; see `shiftbench.metrics.search.search`.
-        full_grid: The same as `mode="full_grid"`.
+        full_grid: Predict every offset, also after an image's first misclassified one.
         consistency: Kinds of random shift to compare with: `integer`, `half`, `crop` (two crops of
             the given images); empty for none.
-        repeats: Random shifts per image.
+        consistency_samples: Random shifts per image.
         metrics: Further metrics, as `shiftbench list metrics` names them.
         keys: A stable name per image, which its random shifts follow from; by default its number.
         seed: Another seed, other random shifts.
         batch_size: How many images the model sees at once; no result depends on it.
         device: Where the images go; by default where the module's parameters are.
-        engine: What runs the forward pass: `torch`, the model as it is; `compile`; or `onnx`, ONNX
-            Runtime, whose first logits are compared with the model's own.
         name: What a saved record calls the model.
         data: What a saved record calls the images.
 
@@ -217,76 +219,60 @@ def evaluate(
         >>> evaluate(bright, images, labels, max_shift=1).adversarial_accuracy().value
         1.0
     """
-    check_batch_size(batch_size)
-    if engine not in ENGINES:
-        raise unknown_name("engine", engine, ENGINES)
+    if batch_size < 1:
+        raise UsageError(f"expected a batch size of 1 or more, got {batch_size}")
     attacks = _listed(attack)
     if "all" in attacks:
         attacks = list(attack_names(attacks, camera=False))
-    texts = [
-        ACCURACY.family,
-        *(f"adversarial:{name}" for name in attacks),
-        *(f"consistency:{kind}" for kind in _listed(consistency)),
-        *_listed(metrics),
-    ]
-    options = MetricOptions(
+    settings = Settings(
+        attacks=tuple(attacks),
+        consistency=tuple(_listed(consistency)),
+        metrics=tuple(_listed(metrics)),
         max_shift=max_shift,
         step=None if step is None else str(Fraction(step).limit_denominator(1000)),
-        mode="full_grid" if full_grid else mode,
-        repeats=repeats,
+        full_grid=full_grid,
+        consistency_samples=consistency_samples,
         seed=seed,
     )
-    settings = {"limit": None, "search_limit": None, "seed": seed, "engine": engine}
-    store, names, classes, pixels = Store(), list[str](), list[int](), hashlib.sha256()
+    tables = Tables()
     with _eval_mode(model) as like:
         parts = _parts(_batches(images, labels), FULL_BATCHES * batch_size, like, device)
         first = next(parts, None)
         if first is None:
             raise no_images()
-        place, margin = _center(first[0], texts, options, view)
+        place, margin = _center(first[0], settings, view)
         shown = _cut(first[0], place)
         side = min(shown.shape[-2:])
         geometry = Geometry(side, side + 2 * margin, margin, interpolation="none", crop="given")
-        sizes = {"view": geometry.view, "resize": geometry.resize}
-        planned = [plan_metric(text, options, **sizes) for text in dict.fromkeys(texts)]
-        classifier = _classifier(model, engine, shown)
-        forward = Engine(
-            classifier, device=shown.device, engine=engine, batch_size=batch_size, like=shown
+        planned = plan_metrics(settings.metric_texts(), settings, geometry)
+        classifier = _classifier(model, shown)
+        predictor = Predictor(
+            classifier.module, shown.device, name=classifier.name, batch_size=batch_size
         )
-
-        def job(images: _Given) -> Job:
-            keys = {metric.name: images.keys for metric in planned}
-            return Job.of(classifier, images, geometry, planned, keys, settings)
-
         for part, labels_here in chain([first], parts):
+            names = _keys(keys, len(tables.keys), len(part))
             canvas = _cut(part, place, margin)
-            pixels.update(canvas.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-            here = _Given(data, ALL, _keys(keys, len(names), len(part)), labels_here.tolist(), ())
-            batch = CanvasBatch(canvas, torch.from_numpy(labels_here), tuple(here.keys))
-            rows = Store()  # of its own: looking up what is missing takes longer, the more there is
-            measure(job(here), rows, forward, at_hand=batch)
-            store.extend(rows)
-            names += here.keys
-            classes += here.labels
-    whole = job(_Given(data, ALL, names, classes, (), digest=pixels.hexdigest()))
-    whole = replace(whole, model=replace(whole.model, name=name))
-    return Evaluation(store.derive(whole, describe_environment(forward.device)))
+            tables.add(names)
+            rows = tables.rows(names)
+            tables.array(LABEL, 1)[rows, 0] = labels_here
+            tables.array(DIGEST, 1)[rows, 0] = [_digest(image) for image in canvas.cpu()]
+            batch = ImageBatch(predictor, names, canvas, margin)
+            for _ in measure(batch, [(metric, range(len(names))) for metric in planned], tables):
+                pass
+    record = derive_result(
+        tables,
+        [Request(metric, len(tables.keys)) for metric in planned],
+        model=replace(ModelInfo.of(classifier), name=name),
+        data=DataInfo(data, ALL, images=0, geometry=geometry.to_json()),
+        settings={"seed": seed, "precision": "fp32"},
+        environment=describe_environment(str(shown.device)),
+    )
+    return Evaluation(record)
 
 
-@dataclass(frozen=True, eq=False)
-class _Given(ImageSet):
-    """What is known of images that the caller has cut and normalized: nothing is decoded."""
-
-    digest: str = ""
-
-    def image(self, index: int) -> Image:
-        raise NotImplementedError
-
-    def has_size(self, side: int) -> bool:
-        return True
-
-    def fingerprint(self, *, verify: bool = False) -> str:
-        return self.digest
+def _digest(image: Tensor) -> int:
+    """Digest the pixels of a normalized image."""
+    return content_digest(image.contiguous().view(torch.uint8).numpy().tobytes())
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:
@@ -301,14 +287,9 @@ def _keys(given: Sequence[str] | None, done: int, count: int) -> tuple[str, ...]
     return tuple(str(name) for name in names)
 
 
-def _classifier(model: Model, engine: str, images: Tensor) -> Classifier:
-    """The model with what a record says of it, tried on the first images."""
+def _classifier(model: Network, images: Tensor) -> Classifier:
+    """Describe the model, and predict the first images once."""
     module = _module_of(model)
-    if module is None and engine != "torch":
-        raise UsageError(
-            f"engine {engine!r} needs a torch.nn.Module, got {type(model).__name__}. Leave the "
-            "engine out for other callables"
-        )
     name = "the model" if module is None else type(module).__name__
     logits = LogitsOnly(model).eval()
     with torch.no_grad():
@@ -327,14 +308,14 @@ def _classifier(model: Model, engine: str, images: Tensor) -> Classifier:
     )
 
 
-def _module_of(model: Model) -> nn.Module | None:
+def _module_of(model: Network) -> nn.Module | None:
     # A `Classifier` is a callable that keeps its network in `.module`.
     module = model if isinstance(model, nn.Module) else getattr(model, "module", None)
     return module if isinstance(module, nn.Module) else None
 
 
 @contextmanager
-def _eval_mode(model: Model) -> Iterator[Tensor | None]:
+def _eval_mode(model: Network) -> Iterator[Tensor | None]:
     """Puts a module into eval mode for a while; yields one of its parameters, if it has any."""
     module = _module_of(model)
     if module is None:
@@ -352,16 +333,20 @@ def _eval_mode(model: Model) -> Iterator[Tensor | None]:
 
 def _center(
     images: Tensor,
-    texts: Sequence[str],
-    options: MetricOptions,
+    settings: Settings,
     view: int | tuple[int, int] | None,
 ) -> tuple[Box, int]:
     """Where the view stands in the images, and the margin that it has on every side."""
     height, width = images.shape[-2:]
-    sizes = {"view": min(height, width), "resize": min(height, width)}
-    # Random crops make do with the margin that the others need.
-    grids = [t for t in texts if t.partition(":")[0] not in ("consistency", "agreement")]
-    needed = max(plan_metric(text, options, **sizes).margin() for text in grids)
+    side = min(height, width)
+    # Random crops use the margin that the other metrics need.
+    grids = [
+        text
+        for text in settings.metric_texts()
+        if text.partition(":")[0] not in ("consistency", "agreement")
+    ]
+    planned = plan_metrics(grids, settings, Geometry(side, side, 0, "none"))
+    needed = max(metric.margin() for metric in planned)
     rows, columns = (
         (view, view) if isinstance(view, int) else view or (height - 2 * needed, width - 2 * needed)
     )

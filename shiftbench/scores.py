@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from math import inf
 from typing import Any
 
 from shiftbench.registry import unknown_name
 from shiftbench.statistics import Score
 
-# A network whose logits are multiplied by a constant gives the same answers: scores counted in
-# these units are shown, and none of them is the best.
-UNRANKED_UNITS = ("logits", "squared logits")
 SCORE_FIELDS = tuple(field.name for field in fields(Score))  # what a score is in a record
 
 
@@ -134,10 +130,6 @@ class Scores(dict[ScoreName, Score]):
             if name.radius is not None:
                 place = place.setdefault(str(name.radius), {})
             place.update(vars(score))
-            if score.is_fraction:
-                del place["unit"]
-            if not score.has_interval:
-                place.update(low=None, high=None)
         return content
 
     @classmethod
@@ -166,15 +158,12 @@ def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Sc
 
 
 def _score(content: Mapping[str, Any], where: str) -> Score:
-    if content.keys() - {"unit"} != set(SCORE_FIELDS) - {"unit"}:
+    if content.keys() != set(SCORE_FIELDS):
         raise ValueError(f"{where}: expected value, low, high and n, got {', '.join(content)}")
-    ends = (content["low"], content["high"])
-    if ends == (None, None):  # too few images for an interval
-        ends = (-inf, inf)
-    score = Score(**{**content, "low": ends[0], "high": ends[1]})
+    score = Score(**content)
     numbers = (score.value, score.low, score.high)
     if not all(isinstance(x, int | float) for x in (*numbers, score.n)):
         raise ValueError(f"{where}: expected numbers, got {content}")
-    if score.is_fraction and not all(0 <= x <= 1 for x in numbers):
-        raise ValueError(f"{where}: scores are fractions in [0, 1], got {numbers}")
+    if not all(0 <= x <= 1 for x in numbers):
+        raise ValueError(f"{where}: expected fractions in [0, 1], got {numbers}")
     return score

@@ -8,8 +8,8 @@ import click
 import pandas as pd
 
 import shiftbench
-from shiftbench.audit.figure import depth_figure
-from shiftbench.audit.layers import DEFAULT_OFFSETS
+from shiftbench.auditing.figure import depth_figure
+from shiftbench.auditing.layers import DEFAULT_OFFSETS
 from shiftbench.data import load_dataset
 from shiftbench.files import format_of, require_place, write_text
 from shiftbench.grid import Offset
@@ -78,7 +78,7 @@ def command(
     dataset = load_dataset(data, limit=images)
     frames = {}
     for model in dict.fromkeys(models):
-        audit = shiftbench.audit(
+        audit = shiftbench.auditing(
             model, dataset, checkpoint=checkpoint, offsets=offsets or DEFAULT_OFFSETS
         )
         frames[model] = audit.to_frame()

@@ -49,8 +49,8 @@ def command(
 
 
 def _check(name: str, data: tuple[str, ...], root: Path | None, device: str, kind: str) -> int:
-    from shiftbench.run.progress import Estimate
-    from shiftbench.run.suite import check_suite, read_suite
+    from shiftbench.running.progress import Estimate
+    from shiftbench.running.suite import check_suite, read_suite
     from shiftbench_cli.progress import forecast
 
     checks = []

@@ -10,7 +10,7 @@ from shiftbench.metrics import Metric, plan_metric
 from shiftbench.records.record import Record
 from shiftbench.registry import unknown_name
 from shiftbench.report.compare import compare
-from shiftbench.run.job import Settings
+from shiftbench.running.job import Settings
 from shiftbench.scores import ScoreName
 from shiftbench.statistics import FRACTION, SIGNIFICANCE
 

@@ -17,7 +17,7 @@ from shiftbench.errors import ShiftbenchError
 from shiftbench_cli.main import INTERRUPTED
 
 if TYPE_CHECKING:
-    from shiftbench.run.distributed import Group
+    from shiftbench.running.distributed import Group
 
 _SOURCE_TREE = Path(__file__).resolve().parents[2]
 _PATH = click.Path(path_type=Path)
@@ -44,7 +44,7 @@ def names_of(kind: str, *more: str) -> Complete:
 
 def complete_suites(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
     """Offers suites that come with the package, and files."""
-    from shiftbench.run.suite import suite_names
+    from shiftbench.running.suite import suite_names
 
     names = [CompletionItem(name) for name in suite_names() if name.startswith(typed)]
     return [*names, CompletionItem(typed, type="file")]
@@ -200,7 +200,7 @@ def _load_plugins(ctx: click.Context, param: click.Parameter, files: tuple[Path,
 
 def _parse_shard(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
     """The share of the images that this job measures; None: all of them."""
-    from shiftbench.run.distributed import Shard, shard_of_environment
+    from shiftbench.running.distributed import Shard, shard_of_environment
 
     if text is not None:
         given = Shard.parse(text)

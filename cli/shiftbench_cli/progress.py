@@ -12,7 +12,7 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from shiftbench.run.progress import Estimate, Progress, ProgressCallback
+from shiftbench.running.progress import Estimate, Progress, ProgressCallback
 from shiftbench_cli import render
 
 PLAIN_SECONDS = 10.0  # between two plain lines of the same task

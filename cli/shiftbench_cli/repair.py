@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from shiftbench.audit.trials import RepairTrial, repair
+from shiftbench.auditing.trials import RepairTrial, repair
 from shiftbench_cli import options, render
 
 

@@ -16,11 +16,11 @@ from shiftbench.models import default_models, parse_models
 from shiftbench.models.names import require_one_model
 from shiftbench.records.choose import RUNS
 from shiftbench.records.record import Record, log_record, read_record, record_folder
-from shiftbench.run.distributed import Group, Shard
-from shiftbench.run.engine import AUTO, ENGINES, PRECISIONS
-from shiftbench.run.job import Settings
-from shiftbench.run.runner import Execution
-from shiftbench.run.suite import Measurement, read_suite, run_suite
+from shiftbench.running.distributed import Group, Shard
+from shiftbench.running.engine import AUTO, ENGINES, PRECISIONS
+from shiftbench.running.job import Settings
+from shiftbench.running.runner import Execution
+from shiftbench.running.suite import Measurement, read_suite, run_suite
 from shiftbench_cli import options, scoreboard
 from shiftbench_cli.gates import EXIT_CODE, parse_gates, worse_than
 from shiftbench_cli.progress import run_progress

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from aft_models.training.progress import Progress
-from shiftbench.run.distributed import Group
+from shiftbench.running.distributed import Group
 from shiftbench.training import Trained, train
 from shiftbench_cli import options, render
 

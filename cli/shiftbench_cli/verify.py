@@ -46,7 +46,7 @@ def command(
     Every score is computed again from the table of images. With a model, a few random images are
     re-measured and compared one by one, near ties aside. Exit code 1 if anything differs.
     """
-    from shiftbench.run.remeasure import verify
+    from shiftbench.running.remeasure import verify
 
     records = load_records(folders)
     if model is not None and len(records) != 1:

@@ -56,7 +56,6 @@ def load_dataset(
     seed: int = 0,
     download: bool = False,
     class_map: Path | str | None = None,
-    verify: bool = False,
 ) -> ImageSet:
     """Opens a data set by name.
 
@@ -72,7 +71,6 @@ def load_dataset(
         seed: Of the subset, which nothing else changes.
         download: Allow the data set to be fetched; without it the network is never used.
         class_map: A JSON or CSV file from class names to the class indices of the model.
-        verify: Read every file for the fingerprint, also those that seem not to have changed.
 
     Raises:
         UsageError: The name is unknown or an option does not fit it.
@@ -83,8 +81,6 @@ def load_dataset(
     dataset = source.load(DataRequest(place, split, download, by_name=class_map is not None))
     if class_map is not None:
         dataset = mapped(dataset, Path(class_map))
-    if verify:
-        dataset.fingerprint(verify=True)
     if limit is None:
         return dataset
     chosen = balanced(dataset.keys, dataset.labels, limit, seed)

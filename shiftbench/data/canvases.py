@@ -23,9 +23,9 @@ CHUNK = 4  # images a worker decodes before it hands them over
 AHEAD = 4  # chunks every worker may be ahead
 FEW = 128  # images for which starting processes takes longer than decoding
 
-# An index and its pixels, or the reason why there are none. An array, not a tensor: it needs no
-# shared file descriptor on its way from a worker.
-Decoded = tuple[int, NDArray[np.uint8] | str]
+# An index, its pixels or the reason why there are none, and its digest. An array, not a tensor: it
+# needs no shared file descriptor on its way from a worker.
+Decoded = tuple[int, NDArray[np.uint8] | str, int]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class CanvasBatch:
     labels: Tensor  # int64 (B,)
     keys: tuple[str, ...]
     indices: tuple[int, ...] = ()  # into the data set, where there is one
+    digests: tuple[int, ...] = ()  # of the images' contents
     bad: tuple[str, ...] = ()  # keys of images that were to be in this batch but do not decode
 
     def __len__(self) -> int:
@@ -44,7 +45,11 @@ class CanvasBatch:
     def take(self, rows: slice) -> CanvasBatch:
         """Some of the images."""
         return CanvasBatch(
-            self.canvas[rows], self.labels[rows], self.keys[rows], self.indices[rows]
+            self.canvas[rows],
+            self.labels[rows],
+            self.keys[rows],
+            self.indices[rows],
+            self.digests[rows],
         )
 
 
@@ -62,9 +67,10 @@ class _Decoder:
     def __getitem__(self, position: int) -> Decoded:
         index = self.indices[position]
         try:
-            return index, self.geometry.canvas(self.dataset.image(index)).numpy()
+            image, digest = self.dataset.load(index)
+            return index, self.geometry.canvas(image).numpy(), digest
         except DataError as error:
-            return index, str(error)
+            return index, str(error), 0
 
 
 class Canvases:
@@ -122,15 +128,17 @@ class Canvases:
         if isinstance(dataset, RenderedSet):
             inner = geometry.inner or geometry.view
             canvas = dataset.render(chosen, inner, (geometry.side - inner) // 2)
+            digests = {index: dataset.digest(index) for index in chosen}
         else:
             decoded = list(islice(self._decoded, len(chosen)))
-            problems = {index: text for index, text in decoded if isinstance(text, str)}
+            problems = {index: text for index, text, _ in decoded if isinstance(text, str)}
+            digests = {index: digest for index, _, digest in decoded}
             if problems and not self._skip_bad:
                 raise DataError(next(iter(problems.values())))
             bad = [dataset.keys[index] for index in chosen if index in problems]
             chosen = [index for index in chosen if index not in problems]
             images = [
-                torch.from_numpy(pixels) for index, pixels in decoded if index not in problems
+                torch.from_numpy(pixels) for index, pixels, _ in decoded if index not in problems
             ]
             side = geometry.side
             canvas = torch.stack(images) if images else torch.empty((0, 3, side, side)).byte()
@@ -141,6 +149,7 @@ class Canvases:
             torch.tensor([dataset.labels[index] for index in chosen], dtype=torch.int64),
             tuple(dataset.keys[index] for index in chosen),
             tuple(chosen),
+            tuple(digests[index] for index in chosen),
             tuple(bad),
         )
 

@@ -12,7 +12,6 @@ from shiftbench.data.images import (
     ENDINGS,
     OTHER_ENDINGS,
     EncodedSet,
-    content_digest,
     warn_left_out,
 )
 from shiftbench.data.labels import class_indices, names_by_index
@@ -31,11 +30,6 @@ class FileSet(EncodedSet):
     def encoded(self, index: int) -> Path:
         """The file."""
         return self.root / self.names[index]
-
-    def fingerprint(self, *, verify: bool = False) -> str:
-        """Digest of every file, key and label."""
-        files = [self.root / name for name in self.names]
-        return self.with_labels(content_digest(files, verify=verify))
 
 
 @dataclass(frozen=True)

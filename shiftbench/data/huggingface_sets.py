@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -17,7 +16,7 @@ from shiftbench.data.base import (
     numbered_keys,
     set_name,
 )
-from shiftbench.data.images import EncodedSet, content_digest, remembered
+from shiftbench.data.images import EncodedSet
 from shiftbench.errors import DataError, UsageError, first_line
 from shiftbench.registry import unknown_name
 
@@ -36,25 +35,6 @@ class HubSet(EncodedSet):
         """The bytes of a row, or the file that it names."""
         row = self.images[index][self.column]
         return BytesIO(row["bytes"]) if row["bytes"] else Path(row["path"])
-
-    def fingerprint(self, *, verify: bool = False) -> str:
-        """Digest of every image, key and label."""
-        return self.with_labels(self._content(verify))
-
-    def _content(self, verify: bool) -> str:
-        if self.images[0][self.column]["bytes"] is None:  # the images stay in files of their own
-            files = [Path(row["path"]) for row in self.images[self.column]]
-            return content_digest(files, verify=verify)
-
-        def read() -> str:
-            digest = hashlib.sha256()
-            for row in self.images[self.column]:
-                content = row["bytes"] or Path(row["path"]).read_bytes()
-                digest.update(hashlib.sha256(content).digest())
-            return digest.hexdigest()
-
-        tables = [Path(entry["filename"]) for entry in self.images.cache_files]
-        return remembered(tables, read, verify=verify) if tables else read()
 
 
 def load_hub_set(request: DataRequest) -> HubSet:

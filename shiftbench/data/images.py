@@ -4,23 +4,14 @@ As in timm and torchvision, whose published numbers this makes comparable: Pillo
 and nothing else. The orientation that a camera noted (EXIF) is not applied, and transparent pixels
 show the color that is stored under them. Only grays of more than 8 bits, which Pillow would clip to
 white, are scaled.
-
-sha256 reads hundreds of megabytes a second, so that hashing a data set costs little against
-measuring a model on it. What was read once is remembered under a stamp of every file's path, size
-and times; a file that is written to has another stamp, even where its size and its modification
-time were put back.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -28,18 +19,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from shiftbench.data.base import ImageSet, as_text
+from shiftbench.data.base import ImageSet, as_text, content_digest
 from shiftbench.errors import DataError, first_line
-from shiftbench.files import cache_folder, write_atomic
 
 log = logging.getLogger(__name__)
 
 # As in torchvision's ImageFolder, so that both count the same files.
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 OTHER_ENDINGS = (".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".npy")
-# File systems keep times to two seconds at worst: a file that was written less than that ago may
-# change once more under the same stamp.
-SETTLED = 2.5
 
 
 class EncodedSet(ImageSet):
@@ -50,8 +37,26 @@ class EncodedSet(ImageSet):
         """The file of an image, or its content."""
 
     def image(self, index: int) -> Image.Image:
-        """Decodes it."""
-        return read_image(self.encoded(index), f"{self.keys[index]} of {self.name}")
+        """Decode one image."""
+        return read_image(self.encoded(index), self._name(index))
+
+    def load(self, index: int) -> tuple[Image.Image, int]:
+        """Decode one image and digest its encoded bytes, which are read once."""
+        source = self.encoded(index)
+        try:
+            content = source.getvalue() if isinstance(source, BytesIO) else source.read_bytes()
+        except FileNotFoundError:
+            raise DataError(f"there is no image {as_text(str(source))}. Check the path") from None
+        except OSError as error:
+            raise unreadable(self._name(index), error) from error
+        return read_image(BytesIO(content), self._name(index)), content_digest(content)
+
+    def _name(self, index: int) -> str:
+        """Name of an image in errors."""
+        source = self.encoded(index)
+        if isinstance(source, Path):
+            return as_text(str(source))
+        return f"{self.keys[index]} of {self.name}"
 
     def has_size(self, side: int) -> bool:
         """By the headers of the images."""
@@ -117,44 +122,3 @@ def to_rgb(image: Image.Image) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow advises against what timm does to palettes
         return image.convert("RGB")
-
-
-def content_digest(paths: Sequence[Path], *, verify: bool = False) -> str:
-    """The digest of the files' contents, in this order; names do not matter.
-
-    A file that cannot be read counts as such. `verify` reads every file, whatever is remembered.
-    """
-
-    def digest(path: Path) -> bytes:
-        try:
-            return hashlib.sha256(path.read_bytes()).digest()
-        except OSError:
-            return hashlib.sha256(b"unreadable").digest()
-
-    def read() -> str:
-        with ThreadPoolExecutor() as pool:  # hashing and reading release the interpreter's lock
-            return hashlib.sha256(b"".join(pool.map(digest, paths))).hexdigest()
-
-    return remembered(paths, read, verify=verify)
-
-
-def remembered(paths: Sequence[Path], read: Callable[[], str], *, verify: bool = False) -> str:
-    """What `read` returned when the files last changed."""
-    stamp, newest = hashlib.sha256(), 0.0
-    for path in paths:
-        with suppress(OSError):
-            seen = path.stat()
-            # The time of the last change of status too: programs set the other one back at will.
-            times = f"\0{seen.st_size}\0{seen.st_mtime_ns}\0{seen.st_ctime_ns}\n"
-            stamp.update(os.fsencode(path.absolute()) + times.encode())
-            newest = max(newest, seen.st_mtime, seen.st_ctime)
-    memory = cache_folder() / "fingerprints" / stamp.hexdigest()
-    with suppress(OSError):
-        if not verify:
-            return memory.read_text("utf-8")
-    content = read()
-    if time.time() - newest > SETTLED:
-        with suppress(OSError):  # nowhere to remember it: it is read again next time
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(memory, content.encode())
-    return content

@@ -8,13 +8,19 @@ stride of two already under-samples.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from shiftbench.data.base import DATA_SOURCES, DataRequest, DataSource, ImageSet, numbered_keys
+from shiftbench.data.base import (
+    DATA_SOURCES,
+    DataRequest,
+    DataSource,
+    ImageSet,
+    content_digest,
+    numbered_keys,
+)
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.registry import unknown_name
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
     from shiftbench.scenes.sensor import CameraViews
 
 SPLITS = {"train": 20_000, "val": 2_000, "test": 120}  # default number of images
-VERSION = 2  # goes into the fingerprint; changes whenever any pixel of any scene does
+VERSION = 2  # part of the digests; changes whenever any pixel of any scene does
 
 
 class Scenes(ImageSet):
@@ -65,10 +71,9 @@ class Scenes(ImageSet):
         """Never: scenes are rendered at whatever size is asked for, with what lies around."""
         return False
 
-    def fingerprint(self, *, verify: bool = False) -> str:
-        """The scenes follow from version, seed, split and count alone, pixels included."""
-        identity = f"scenes/{VERSION}/{self.seed}/{self.split}/{len(self)}"
-        return hashlib.sha256(identity.encode()).hexdigest()
+    def digest(self, index: int) -> int:
+        """Return the digest of a scene, which follows from version, seed and key."""
+        return content_digest(f"scenes/{VERSION}/{self.seed}/{self.keys[index]}".encode())
 
     def render(
         self, indices: Sequence[int], view: int, margin: int = 0, offset: Offset = ORIGIN

@@ -29,7 +29,6 @@ from shiftbench.data.images import (
     ENDINGS,
     OTHER_ENDINGS,
     EncodedSet,
-    content_digest,
     warn_left_out,
 )
 from shiftbench.errors import DataError, UsageError
@@ -58,11 +57,6 @@ class ShardSet(EncodedSet):
         with member.shard.open("rb") as file:
             file.seek(member.start)
             return BytesIO(file.read(member.size))
-
-    def fingerprint(self, *, verify: bool = False) -> str:
-        """Digest of every shard, key and label."""
-        shards = list(dict.fromkeys(member.shard for member in self.members))
-        return self.with_labels(content_digest(shards, verify=verify))
 
 
 def find_shards(pattern: str) -> list[Path]:

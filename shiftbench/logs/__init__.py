@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shiftbench.errors import UsageError
 from shiftbench.registry import Registry
+
+if TYPE_CHECKING:
+    from shiftbench.records.result import Result
 
 
 class Log(Protocol):
@@ -72,6 +75,21 @@ def open_logs(
                 log.write(step, values)
 
         yield write
+
+
+def log_record(record: Result, names: Sequence[str], folder: Path) -> None:
+    """Write every score to logs: the points of a curve by max shift, all others at step 0."""
+    steps: dict[int, dict[str, float]] = {}
+    for name, score in record.scores.items():
+        steps.setdefault(name.radius or 0, {})[name.stem] = score.value
+    about = {
+        "model": asdict(record.model),
+        "data": asdict(replace(record.data, classes=())),
+        "settings": dict(record.settings),
+    }
+    with open_logs(names, folder, record.model.name, about) as write:
+        for step in sorted(steps):
+            write(step, steps[step])
 
 
 for _module in iter_modules(__path__):

@@ -1,96 +1,80 @@
-"""Agreement of several random views: all of k crops, or rolls, get one answer.
-
-The polyphase papers (Chaman and Dokmanic 2021 and those after it) report consistency like this.
-"""
+"""Agreement: all of several random views receive one class."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
+from typing_extensions import override
 
 from shiftbench.errors import UsageError
-from shiftbench.grid import Offset
-from shiftbench.metrics.base import METRICS, ImageBatch, Metric, MetricOptions, column, image_rows
-from shiftbench.metrics.consistency import CONSISTENCIES
+from shiftbench.metrics.base import METRICS, Metric, Outcomes, View
+from shiftbench.metrics.consistency import Consistency
 from shiftbench.scores import ScoreName
+from shiftbench.tables import Cells
+
+if TYPE_CHECKING:
+    from shiftbench.preprocessing import Geometry
+    from shiftbench.running.job import Settings
 
 FAMILY = "agreement"
-VIEWS = {"crop": "crop", "roll": "integer"}  # the consistency whose second view is drawn
+DEFAULT_COUNT = 5
 
 
 @dataclass(frozen=True)
 class Agreement(Metric):
-    """Whether k random views of an image all get the same class."""
+    """Fraction of images whose first K random views have one class (agreement:K[:roll])."""
 
-    views: int  # k
-    kind: str = "crop"  # or roll: cyclic shifts by whole pixels
-    span: int = 0  # how far the draws go, in pixels
+    count: int  # K
+    kind: str  # how consistency draws the views: "crop" or "integer"
+    span: int  # in pixels
     seed: int = 0
 
-    summary = "all of k random crops, or rolls, get one answer: agreement:5, agreement:5:roll"
-
     @classmethod
-    def entries(cls) -> dict[str, str]:
-        """Five views are usual."""
-        return {"5": "all of 5 random crops agree", "5:roll": "all of 5 random rolls agree"}
-
-    @classmethod
-    def plan(cls, argument: str, options: MetricOptions, *, view: int, resize: int) -> Agreement:
-        """`5` crops, or `5:roll`."""
-        number, _, kind = (argument or "5").partition(":")
-        kind = kind or "crop"
-        if not number.isdecimal() or int(number) < 2 or kind not in VIEWS:
+    @override
+    def plan(cls, argument: str, settings: Settings, geometry: Geometry) -> Agreement:
+        count, _, kind = (argument or str(DEFAULT_COUNT)).partition(":")
+        if not count.isdecimal() or int(count) < 2 or kind not in ("", "roll"):
             raise UsageError(
                 f"expected agreement:K or agreement:K:roll with K of 2 or more, got {argument!r}"
             )
-        span = CONSISTENCIES.get(VIEWS[kind]).span(view, resize)
-        return cls(int(number), kind, span, options.seed)
+        drawn = Consistency.plan("integer" if kind else "crop", settings, geometry)
+        return cls(int(count), drawn.kind, drawn.span, settings.seed)
 
     @property
-    def label(self) -> str:
-        """`5`, or `5:roll`."""
-        return str(self.views) if self.kind == "crop" else f"{self.views}:{self.kind}"
+    def score_name(self) -> ScoreName:
+        """Name of the only score."""
+        return ScoreName(FAMILY, f"{self.count}{'' if self.kind == 'crop' else ':roll'}")
 
     @property
-    def name(self) -> str:
-        """`agreement_5`."""
-        return ScoreName(FAMILY, self.label).stem
+    def name(self) -> str:  # type: ignore[override]
+        """Identifier in a record, such as `agreement_5`."""
+        return self.score_name.stem
 
     @property
-    def columns(self) -> Sequence[str]:
-        """Whether all views agree."""
-        return (f"agreement_{self.label}",)
+    def drawn(self) -> Consistency:
+        """Consistency metric with the same views."""
+        return Consistency(self.kind, self.span, self.count, self.seed)
 
+    @property
+    @override
+    def table(self) -> str:
+        return self.drawn.table
+
+    @override
     def margin(self) -> int:
-        """What the draws read."""
-        return CONSISTENCIES.get(VIEWS[self.kind]).margin(self.span)
+        return self.drawn.margin()
 
-    def passes(self, before: pd.DataFrame) -> int:
-        """Every view."""
-        return len(before) * self.views
+    @override
+    def views(self, image: str) -> Sequence[View]:
+        return self.drawn.views(image)[: self.count]
 
-    def offsets(self, key: str) -> list[Offset]:
-        """The views of one image: they follow from seed and key."""
-        kind, repeats = CONSISTENCIES.get(VIEWS[self.kind]), range(self.views)
-        return [kind.pair(key, self.span, seed=self.seed, repeat=i)[1] for i in repeats]
-
-    def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
-        """Predicts one view of every image at a time."""
-        shift = CONSISTENCIES.get(VIEWS[self.kind]).shift
-        drawn = zip(*(self.offsets(key) for key in batch.keys), strict=True)
-        answers = [batch.predict_at(shift, offsets) for offsets in drawn]
-        predictions = np.stack([answer.prediction for answer in answers])  # (views, B)
-        agree = {self.columns[0]: (predictions == predictions[0]).all(0)}
-        near_tie = np.any([answer.near_tie for answer in answers], axis=0)
-        return image_rows(agree, near_tie=near_tie, passes=self.views)
-
-    def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
-        """1 where all views agree."""
-        return {ScoreName(FAMILY, self.label): column(rows, self.columns[0])}
+    @override
+    def outcomes(self, cells: Cells) -> Outcomes:
+        same = (cells.classes[:, 1:] == cells.classes[:, 1:2]).all(1)
+        return {self.score_name: np.where(cells.known[:, 1:].all(1), same, np.nan)}
 
 
 METRICS.register(FAMILY, Agreement)

@@ -1,303 +1,152 @@
-"""The seam every metric implements, and what it is given to measure.
-
-A metric turns images into rows, one per image, and rows into outcomes, one number per image and
-score. Scores with their intervals, paired comparisons and what a record still lacks follow from
-these and are written once.
-"""
+"""Base class of all metrics: which cells a metric needs, and what follows from them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from typing_extensions import Self
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
-from shiftbench.metrics.predictions import Model, Predictions, predict_at
 from shiftbench.registry import Registry
 from shiftbench.scores import ScoreName, Scores
-from shiftbench.shifts import SHIFTS
-from shiftbench.shifts.base import Scene, Views
-from shiftbench.statistics import FRACTION, Score, mean_score
+from shiftbench.statistics import mean_score
+from shiftbench.tables import Cells, Tables
 
-KEY = "key"  # names the image of a row
-NEAR_TIE_COLUMN, PASSES = "near_tie", "passes"  # columns of every metric's rows, besides its own
+if TYPE_CHECKING:
+    from shiftbench.preprocessing import Geometry
+    from shiftbench.running.job import Settings
 
-
-@dataclass(frozen=True)
-class ImageBatch:
-    """Images on the device with their clean predictions, ready for every metric."""
-
-    model: Model  # images (B, C, H, W) -> logits (B, classes)
-    batch_size: int  # how many images the model sees at once; no number depends on it
-    canvas: Tensor  # (B, C, H + 2 margin, W + 2 margin), normalized
-    margin: int
-    keys: Sequence[str]  # a stable name per image; its random draws follow from it
-    labels: NDArray[np.int64]
-    clean: Predictions  # at (0, 0)
-    scene: Scene | None = None  # renders the images again, where that is possible
-    _views: dict[str, Views] = field(default_factory=dict)
-
-    @classmethod
-    def predict(
-        cls,
-        model: Model,
-        canvas: Tensor,
-        margin: int,
-        keys: Sequence[str],
-        labels: NDArray[np.int64],
-        *,
-        batch_size: int,
-        scene: Scene | None = None,
-    ) -> ImageBatch:
-        """Makes the clean predictions that every metric starts from."""
-        views = SHIFTS.get("crop").views(canvas, margin)
-        clean = predict_at(model, views, [ORIGIN] * len(keys), batch_size=batch_size)
-        return cls(model, batch_size, canvas, margin, keys, labels, clean, scene)
-
-    def views(self, shift: str) -> Views:
-        """The images prepared by a kind of shift, once for all metrics that use it."""
-        if shift not in self._views:
-            self._views[shift] = SHIFTS.get(shift).views(self.canvas, self.margin, self.scene)
-        return self._views[shift]
-
-    def predict_at(
-        self,
-        shift: str,
-        offsets: Offset | Sequence[Offset],
-        rows: Sequence[int] | None = None,
-    ) -> Predictions:
-        """What the model says about images `rows`, by default all, at an offset for all or each."""
-        if isinstance(offsets, Offset):
-            offsets = [offsets] * len(self.keys if rows is None else rows)
-        views = self.views(shift)
-        return predict_at(self.model, views, offsets, rows=rows, batch_size=self.batch_size)
-
-    def take(self, rows: Sequence[int]) -> ImageBatch:
-        """Some of the images."""
-        if len(rows) == len(self.keys):
-            return self
-        chosen, scene = torch.tensor(rows), self.scene
-
-        def part() -> Views:
-            assert scene is not None
-            views = scene()
-            return lambda offset, rows=None: views(offset, chosen if rows is None else chosen[rows])
-
-        return ImageBatch(
-            model=self.model,
-            batch_size=self.batch_size,
-            canvas=self.canvas[chosen.to(self.canvas.device)],
-            margin=self.margin,
-            keys=[self.keys[row] for row in rows],
-            labels=self.labels[rows],
-            clean=self.clean.take(chosen.numpy()),
-            scene=part if scene else None,
-        )
+Outcomes = dict[ScoreName, NDArray[np.float64]]  # a number in [0, 1] per image; NaN: not known
 
 
-@dataclass(frozen=True)
-class MetricOptions:
-    """What a user may choose for all metrics of a run."""
+class View(NamedTuple):
+    """An image under one shift: the content of a column."""
 
-    max_shift: int = 6  # radius of grids, in steps
-    step: str | None = None  # pixels between offsets, such as "1/4"; None: each attack's own
-    mode: str = "exhaustive"  # or "full_grid", or "sampled:K": then scores are upper bounds
-    repeats: int = 1  # random draws per image
-    seed: int = 0
+    shift: str  # a shift type registered in shiftbench.shifts
+    offset: Offset
+    # Also store the softmax probability of the class that was predicted in this column, which may
+    # be the view's own column or one before it. None: store the class alone.
+    reference: int | None = None
+
+
+CLEAN_VIEW = View("crop", ORIGIN, reference=0)  # column 0 of every metric
 
 
 class Metric(ABC):
-    """A measurement that yields a row per image, and outcomes that follow from the rows alone.
+    """A measurement as a pure function of predicted classes.
 
-    A new metric is one class in one file: a frozen dataclass whose fields are its settings, with
-    `name`, `columns`, `measure` and `outcomes`. `METRICS.register(name, TheClass)` makes it known.
+    A metric is a frozen dataclass whose fields are its settings, as plain values. The first line
+    of its docstring is its summary in `shiftbench list metrics`.
     """
 
-    summary: ClassVar[str]  # one line for `shiftbench list metrics`
-    searched: ClassVar[bool] = False  # so expensive that `--search-limit` cuts its images
+    name: str  # identifies the metric in a record: "adversarial_crop"
 
-    # --- from names to metrics and back
+    @property
+    def table(self) -> str:
+        """Name of the table of its cells; metrics with equal views may share a table.
 
-    @classmethod
-    def entries(cls) -> Mapping[str, str]:
-        """What may follow its name after a colon, as in `adversarial:crop`, with a summary each."""
-        return {"": cls.summary}
-
-    @classmethod
-    def plan(cls, argument: str, options: MetricOptions, *, view: int, resize: int) -> Self:
-        """The metric of what follows its name after a colon, and of what the user chose for all.
-
-        The model sees `view` x `view` pixels, cut from an image whose shorter side is `resize`.
+        Settings that change the view of a column must change the name. The number of columns must
+        not: a smaller request is a prefix of a larger one.
         """
-        if argument:
-            raise UsageError(f"this metric takes nothing after its name, got {argument!r}")
-        return cls()
-
-    @classmethod
-    def load(cls, settings: Mapping[str, Any]) -> Self:
-        """The metric whose `settings` a record keeps."""
-        return cls(**settings)
-
-    def settings(self) -> dict[str, Any]:
-        """What its numbers depend on besides model and images, as plain values."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Names it in a record: `adversarial_crop`."""
-
-    # --- from images to rows
-
-    @property
-    @abstractmethod
-    def columns(self) -> Sequence[str]:
-        """Every column that its rows may have, the one that is never empty first."""
-
-    @abstractmethod
-    def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
-        """A row per image of a batch, in its order, made by `image_rows`.
-
-        `before` has the rows of an earlier, smaller measurement, with empty cells where there is
-        none. A metric that can continue from them does.
-        """
-
-    def rows(self, batch: ImageBatch, before: pd.DataFrame | None = None) -> pd.DataFrame:
-        """What it measures of a batch, by the keys of the images."""
-        nothing = pd.DataFrame(index=range(len(batch.keys)))
-        rows = self.measure(batch, nothing if before is None else before)
-        return rows.set_index(pd.Index(batch.keys, name=KEY))
-
-    def margin(self) -> int:
-        """How many pixels around the view it reads."""
-        return 0
-
-    def passes(self, before: pd.DataFrame) -> int:
-        """At most how many forward passes the images of these rows still need, (0, 0) aside."""
-        return len(before)
-
-    # --- growing: which rows answer a request
-
-    @property
-    def series(self) -> str:
-        """Rows of one series may be continued and combined; those of two never are."""
         return self.name
 
-    def supersedes(self, other: Metric) -> bool:
-        """Whether it says all that a metric of another series says."""
-        return False
+    @classmethod
+    def plan(cls, argument: str, settings: Settings, geometry: Geometry) -> Self:
+        """Build the metric from the text after its name and a colon, and the settings of a run."""
+        if argument:
+            raise UsageError(f"expected no argument after the metric's name, got {argument!r}")
+        return cls()
 
-    @property
-    def amount(self) -> int | None:
-        """How much it measures of an image, in the unit of its first column; None: all or nothing.
-
-        Draws, or rings of a grid: a later run may ask for more of them.
-        """
-        return None
-
-    def answered(self, rows: pd.DataFrame) -> NDArray[np.bool_]:
-        """Which rows say at least what this metric asks."""
-        measured = column(rows, self.columns[0])
-        return ~np.isnan(measured) if self.amount is None else measured >= self.amount
-
-    def as_asked(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows that answer, reduced to exactly what this metric asks.
-
-        A stopped run may have measured more of some images than a later one asks for. Which images
-        is an accident, so that more must not enter the record.
-        """
-        return rows[self.answered(rows)]
-
-    def as_measured(self, rows: pd.DataFrame) -> Self:
-        """The metric that a table of images shows, which may be more than this one asks for."""
-        return self
-
-    # --- from rows to scores
+    def margin(self) -> int:
+        """Return the number of pixels around the view that its views read."""
+        return 0
 
     @abstractmethod
-    def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
-        """One number per image and score, whose mean is the score; NaN: not measured."""
+    def views(self, image: str) -> Sequence[View]:
+        """List the views of columns 1 and up; random views follow from the image's identifier."""
 
-    def score_names(self) -> list[ScoreName]:
-        """The scores that its rows give, known before there are any."""
-        return list(self.outcomes(pd.DataFrame()))
+    def needed(self, cells: Cells) -> NDArray[np.bool_]:
+        """Return a mask of the cells to predict next, whatever the others turn out to be."""
+        return ~cells.known
 
-    def unit(self, name: ScoreName) -> str:
-        """The unit of a score of it; fractions are shown in percent."""
-        return FRACTION
+    @abstractmethod
+    def outcomes(self, cells: Cells) -> Outcomes:
+        """Compute one number per image for each score, whose mean is the score."""
 
     def lower_is_better(self, name: ScoreName) -> bool:
-        """Whether a score of it counts what goes wrong."""
+        """Return True if lower values of the score are better."""
         return False
-
-    @property
-    def is_upper_bound(self) -> bool:
-        """Whether its scores can only be too high."""
-        return False
-
-    def offset_scores(self, rows: pd.DataFrame) -> dict[Offset, Score]:
-        """Scores by offset, where every offset was measured for every image."""
-        return {}
-
-    # --- trust
-
-    def code(self) -> tuple[object, ...]:
-        """The objects that its numbers depend on: a plug-in may define and later change them."""
-        return (type(self),)
-
-    def conditions(self) -> dict[str, Any]:
-        """Those of its settings that must agree before scores of two records are compared."""
-        return self.settings()
-
-    def contradictions(self, rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
-        """What cannot be true of an image's row, in words, and of which rows it is said."""
-        return {}
 
 
 METRICS: Registry[type[Metric]] = Registry("metric")
 
 
-def plan_metric(text: str, options: MetricOptions, *, view: int, resize: int) -> Metric:
-    """The metric of a text such as `adversarial:crop`."""
-    name, _, argument = text.partition(":")
-    return METRICS.get(name).plan(argument, options, view=view, resize=resize)
+class Request(NamedTuple):
+    """A metric on the first images: the upper left corner of its table."""
+
+    metric: Metric
+    images: int
+
+
+def plan_metrics(texts: Iterable[str], settings: Settings, geometry: Geometry) -> list[Metric]:
+    """Build the metrics of texts such as `adversarial:crop`."""
+    planned = []
+    for text in dict.fromkeys(texts):
+        name, _, argument = text.partition(":")
+        planned.append(METRICS.get(name).plan(argument, settings, geometry))
+    return planned
 
 
 def kind_of(metric: Metric) -> str:
-    """The name under which the class of a metric is registered."""
+    """Return the name under which the class of a metric is registered."""
     return next(kind for kind in METRICS if type(metric) is METRICS.get(kind))
 
 
-def score_rows(metrics: Sequence[Metric], rows: pd.DataFrame) -> Scores:
-    """Every score of a table of images: a pure function of the table."""
-    scores = {}
-    for metric in metrics:
-        for name, values in metric.outcomes(rows).items():
-            measured = values[~np.isnan(values)]
-            if len(measured):
-                scores[name] = mean_score(measured, unit=metric.unit(name))
-    return Scores(scores)
+def read_cells(tables: Tables, metric: Metric, keys: Sequence[str]) -> Cells:
+    """Copy the cells of some images that belong to a metric."""
+    return tables.read(metric.table, len(metric.views("")), keys)
 
 
-def image_rows(columns: Mapping[str, Any], *, near_tie: Any, passes: Any) -> pd.DataFrame:
-    """What a metric measured: its columns, whether rounding may have decided, forward passes."""
-    return pd.DataFrame({**columns, NEAR_TIE_COLUMN: near_tie, PASSES: passes})
+def score_names(metric: Metric) -> list[ScoreName]:
+    """List the scores of a metric, which are known before any image is."""
+    return list(metric.outcomes(read_cells(Tables(), metric, ())))
 
 
-def column(rows: pd.DataFrame, name: str) -> NDArray[np.float64]:
-    """A column as floats; NaN where a cell is empty, and all of it where there is no column."""
-    if name not in rows:
-        return np.full(len(rows), np.nan)
-    values = rows[name]
-    if values.dtype == object:
-        values = values.astype("Float64")
-    return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
+def score(metric: Metric, cells: Cells) -> Scores:
+    """Compute every score that is known for all of the images.
+
+    A mean over the known images alone would be biased: an image that is misclassified at ring 1 is
+    known at ring 6, and one that is not is unknown.
+    """
+    outcomes = metric.outcomes(cells).items()
+    return Scores({n: mean_score(v) for n, v in outcomes if len(v) and not np.isnan(v).any()})
+
+
+def remaining_passes(metric: Metric, cells: Cells) -> int:
+    """Return the largest number of forward passes that a metric may still need, (0, 0) aside."""
+    unfinished = metric.needed(cells).any(1, keepdims=True)
+    return int((~cells.known & unfinished)[:, 1:].sum())
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of several requests, each of the request with the most images."""
+
+    scores: Scores
+    requests: dict[ScoreName, Request]  # the request of each score
+
+    @classmethod
+    def of(cls, results: Iterable[tuple[Request, Scores]]) -> Scored:
+        """Choose for each score the request with the most images."""
+        scores, requests = Scores(), dict[ScoreName, Request]()
+        for request, own in results:
+            for name, value in own.items():
+                if name not in scores or value.n >= scores[name].n:
+                    scores[name], requests[name] = value, request
+        return cls(scores, requests)

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from shiftbench.errors import RecordError, UsageError
-from shiftbench.records.record import Record, read_record, read_records
+from shiftbench.records.result import Record, load_record, load_records
 from shiftbench.registry import unknown_name
 
 RUNS = Path("results/runs")  # where records go unless the user says otherwise
@@ -27,12 +27,12 @@ def load_records(
 
     Args:
         paths: Folders, record files, or names and files of suites.
-        on_unreadable: Receives the error of each record that cannot be read: see `read_records`.
+        on_unreadable: Receives the error of each record that cannot be read: see `load_records`.
 
     >>> records = load_records([Path("results/runs")])  # doctest: +SKIP
     """
     folders = [records_of(path) for path in paths]
-    records = read_records(folders, on_unreadable=on_unreadable)
+    records = load_records(folders, on_unreadable=on_unreadable)
     if not records:
         places = ", ".join(str(folder) for folder in folders)
         raise RecordError(f"no records in {places}: make some with `shiftbench run -o DIR`")
@@ -71,7 +71,7 @@ def filter_by_model(records: Sequence[Record], models: Sequence[str]) -> list[Re
 def find_record(records: Sequence[Record], model: str, *, data: str | None = None) -> Record:
     """The one record of a model, given by its name or by the folder of its record."""
     if Path(model).is_dir():
-        return read_record(Path(model))
+        return load_record(Path(model))
     matching = filter_by_model(filter_by_dataset(records, data), [model])
     if len(matching) > 1:
         places = ", ".join(f"{r.data.name} in {r.folder}" for r in matching)

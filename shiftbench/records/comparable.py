@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shiftbench.errors import UsageError
-from shiftbench.records.record import USUAL_CONDITIONS, Record
+from shiftbench.records.result import USUAL_CONDITIONS, Record
 from shiftbench.scores import ScoreName
 
 

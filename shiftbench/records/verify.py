@@ -1,6 +1,6 @@
-"""Checks a record against its own table of images, which needs nothing but the record.
+"""Check a record against its own tables, which needs nothing but the record.
 
-Measuring some of the images again is a run: see `shiftbench.run.remeasure`.
+Predicting some of the cells again needs the model: see `shiftbench.running.verify`.
 """
 
 from __future__ import annotations
@@ -8,157 +8,144 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from shiftbench.errors import RecordError
 from shiftbench.files import write_atomic
-from shiftbench.metrics.base import NEAR_TIE_COLUMN, Metric, score_rows
-from shiftbench.records.record import (
-    KEY,
+from shiftbench.metrics.base import Request
+from shiftbench.records.result import (
     RECORD_FILE,
+    TABLES_FOLDER,
     VERIFIED_FILE,
-    Record,
-    describe_metric,
-    images_digest,
+    Result,
+    derive_result,
 )
 from shiftbench.scores import Scores
 from shiftbench.statistics import Score
+from shiftbench.tables import DTYPES, PROBABILITY, read_tables, table_files
 
-TOLERANCE = 1e-9  # of a score computed again from the same rows
+TOLERANCE = 1e-9  # of a score that is computed again from the same cells
 
 
 @dataclass(frozen=True)
 class Verification:
-    """That some images of a record were measured again, and gave the same answers."""
+    """A note that cells of a record were predicted again with equal classes."""
 
-    record: str  # sha256 of the record.json that was verified
-    images: int  # measured again
+    files: dict[str, str]  # sha256 of every file of the record
+    images: int  # of which cells were predicted again
     date: str  # ISO 8601, UTC
-    version: str  # of the shiftbench that measured them
+    version: str  # of the shiftbench that predicted them
 
 
-def contradictions(record: Record) -> list[str]:
-    """Every way in which a record and its samples disagree; empty when they agree."""
+def contradictions(record: Result) -> list[str]:
+    """List every way in which a record and its tables disagree."""
     try:
-        samples = record.samples()
-    except RecordError as error:
+        tables = record.tables
+    except (RecordError, OSError) as error:
         return [str(error)]
-    lacking = [
-        name for name in (KEY, "label", "prediction", NEAR_TIE_COLUMN) if name not in samples
-    ]
-    if lacking:
-        return [f"the samples have no column {', '.join(lacking)}"]
-    problems = _about_images(record, samples)
-    metrics: list[Metric] = []
-    for name, info in record.metrics.items():
-        metric = info.load()
-        if metric is None:
-            problems.append(f"{name}: the metric {info.kind!r} is not known here; load its plug-in")
-        elif metric.columns[0] not in samples:
-            problems.append(f"{name}: the samples have no column {metric.columns[0]}")
+    key, count = max(Counter(tables.keys).items(), key=lambda item: item[1], default=("", 0))
+    if count > 1:
+        return [f"the tables contain {key!r} {count} times"]
+    problems = _identity_problems(record)
+    requests = []
+    for info in record.requests:
+        if info.loaded is None:
+            problems.append(
+                f"the metric {info.metric!r} is not registered. Load its plug-in with --plugin"
+            )
+        elif info.images > len(tables.keys):
+            problems.append(
+                f"{info.loaded.name}: expected {info.images} images, got {len(tables.keys)}"
+            )
         else:
-            metrics.append(metric)
-            problems += _about_metric(record, name, metric, samples)
-    unknown = sorted(set(record.maps) - {metric.name for metric in metrics})
-    problems += [f"{name}: scores by offset, but no such metric" for name in unknown]
-    return problems + _about_scores(record.scores, score_rows(metrics, samples))
-
-
-def _about_images(record: Record, samples: pd.DataFrame) -> list[str]:
-    problems = []
-    if samples[KEY].duplicated().any():
-        twice = samples.loc[samples[KEY].duplicated(), KEY].iloc[0]
-        problems.append(f"the samples name {twice!r} more than once")
-    if len(samples) != record.data.images:
-        problems.append(f"{record.data.images} images in the record, {len(samples)} in the samples")
-    everyone = record.settings.get("limit") is None and not record.data.skipped
-    if everyone and record.data.labels not in ("", images_digest(samples[KEY], samples["label"])):
-        problems.append(
-            "the record has no limit, but its samples are not all images and labels of the split"
-        )
-    return problems
-
-
-def _about_metric(record: Record, name: str, metric: Metric, samples: pd.DataFrame) -> list[str]:
-    """What a metric's description and its rows disagree on."""
-    info = record.metrics[name]
-    if name != metric.name:
-        return [f"{name}: its settings are those of {metric.name}"]
-    problems = []
-    for words, bad in metric.contradictions(samples).items():
-        if bad.any():
-            first = samples[KEY].iloc[int(bad.argmax())]
-            problems.append(f"{name}: {first!r} {words} ({int(bad.sum())} such images)")
+            requests.append(Request(info.loaded, info.images))
     if problems:
         return problems
-    expected = describe_metric(metric.as_measured(samples), samples)
-    if expected.settings != metric.settings():
-        return [f"{name}: {_first_difference(metric.settings(), expected.settings)} by its samples"]
-    seed = record.settings.get("seed", 0)
-    if info.settings.get("seed", seed) != seed:
-        problems.append(f"{name}: its seed is {info.settings['seed']}, the record's is {seed}")
-    if info.images != expected.images:
-        problems.append(
-            f"{name}: {info.images} images in the record, {expected.images} in the samples"
-        )
-    elif info.digest != expected.digest or dict(info.parts) != dict(expected.parts):
-        problems.append(f"{name}: the samples are of other images or labels than the record")
-    if set(info.scores) != set(expected.scores):
-        problems.append(f"{name}: its scores are {', '.join(expected.scores)} by its samples")
-    stored, cells = record.maps.get(name, {}), metric.offset_scores(samples)
-    if stored.keys() != cells.keys() or not all(_same(stored[o], cells[o]) for o in cells):
-        problems.append(f"{name}: the scores by offset do not follow from the samples")
+    again = derive_result(
+        tables,
+        requests,
+        model=record.model,
+        data=record.data,
+        settings=record.settings,
+        environment=record.environment,
+    )
+    problems += _score_problems(record.scores, again.scores)
+    for name in ("data", "requests", "forward_passes", "near_ties"):
+        if not problems and getattr(record, name) != getattr(again, name):
+            problems.append(f"the {name.replace('_', ' ')} of the record differ from its tables")
     return problems
 
 
-def _first_difference(stored: Mapping[str, Any], computed: Mapping[str, Any]) -> str:
-    key = next(k for k in (*computed, *stored) if stored.get(k) != computed.get(k))
-    return f"{key} is {stored.get(key)} in the record, {computed.get(key)}"
+def _identity_problems(record: Result) -> list[str]:
+    """Compare a record with what its tables state about themselves."""
+    problems: list[str] = []
+    for file in table_files(record.folder / TABLES_FOLDER) if record.folder else ():
+        tables, identity = read_tables(file)
+        geometry = {k: v for k, v in record.data.geometry.items() if k != "margin"}
+        stated = {
+            "weights": record.model.digest,
+            "data": record.data.name,
+            "geometry": geometry,
+            **record.settings,
+        }
+        problems += [
+            f"{name}: {value} in the record, {identity.get(name)} in {file.name}"
+            for name, value in stated.items()
+            if identity.get(name) != value
+        ]
+        classes = identity.get("classes")
+        for name, array in tables.arrays.items():
+            if name in DTYPES or name.endswith(PROBABILITY) or classes is None:
+                continue
+            if array.max() >= classes or array.min() < -1:
+                problems.append(f"{name}: expected classes below {classes}, got {array.max()}")
+    return problems
 
 
-def _about_scores(stored: Scores, computed: Scores) -> list[str]:
-    """Scores that the samples do not give, one sentence each."""
-    problems = [f"{name}: the samples do not give it" for name in stored if name not in computed]
+def _score_problems(stored: Scores, computed: Scores) -> list[str]:
+    """List the scores that do not follow from the tables."""
+    problems = [f"{name}: it does not follow from the tables" for name in stored.keys() - computed]
     for name, score in computed.items():
         if name not in stored:
-            problems.append(f"{name}: the samples give {score.value:.6f}, the record has none")
+            problems.append(f"{name}: {score.value:.6f} by the tables, none in the record")
         elif not _same(stored[name], score):
-            problems.append(f"{name}: {stored[name]} in the record, {score} by its samples")
+            problems.append(f"{name}: {stored[name]} in the record, {score} by the tables")
     return problems
 
 
 def _same(stored: Score, computed: Score) -> bool:
     a, b = ((score.value, score.low, score.high) for score in (stored, computed))
     close = all(math.isclose(x, y, rel_tol=0, abs_tol=TOLERANCE) for x, y in zip(a, b, strict=True))
-    return close and (stored.n, stored.unit) == (computed.n, computed.unit)
+    return close and stored.n == computed.n
 
 
-def save_verification(record: Record, images: int) -> None:
-    """Leaves a note beside a record that some of its images were measured again."""
+def save_verification(record: Result, images: int) -> None:
+    """Write a note beside a record that some of its cells were predicted again."""
     assert record.folder is not None
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    note = Verification(_digest(record.folder), images, date, version("shiftbench"))
+    note = Verification(_digests(record.folder), images, date, version("shiftbench"))
     text = json.dumps(asdict(note), indent=2) + "\n"
     write_atomic(record.folder / VERIFIED_FILE, text.encode())
 
 
-def read_verification(record: Record) -> Verification | None:
-    """The note beside a record; None where there is none, or it is of another version of it."""
+def read_verification(record: Result) -> Verification | None:
+    """Read the note beside a record; None if there is none or a file changed since."""
     if record.folder is None:
         return None
     try:
         note = Verification(**json.loads((record.folder / VERIFIED_FILE).read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    return note if note.record == _digest(record.folder) else None
+    return note if note.files == _digests(record.folder) else None
 
 
-def _digest(folder: Path) -> str:
-    return hashlib.sha256((folder / RECORD_FILE).read_bytes()).hexdigest()
+def _digests(folder: Path) -> dict[str, str]:
+    files = [folder / RECORD_FILE, *table_files(folder / TABLES_FOLDER)]
+    return {
+        file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+    }

@@ -12,7 +12,7 @@ from aft_models.classifier import load_backbone
 from aft_models.repair import parse
 from aft_models.training import loop
 from aft_models.training.checkpoint import Identity
-from aft_models.training.device import DeviceConfig
+from aft_models.training.device import DeviceConfig, Processes
 from aft_models.training.export import export
 from aft_models.training.progress import Progress, Row
 from aft_models.training.recipe import Recipe, override
@@ -25,10 +25,10 @@ from shiftbench.models import build_model, load_model, parse_model
 from shiftbench.models.checkpoint import Weights, read_weights, without_prefixes
 from shiftbench.models.names import EXPORTED
 from shiftbench.registry import unknown_name
-from shiftbench.run.distributed import SINGLE_PROCESS, Group
-from shiftbench.run.engine import choose_device
+from shiftbench.running.predict import choose_device
 from shiftbench.statistics import Score, wilson
 from shiftbench.training.data import BatchBuilder, Unlabeled, images_of, load_data
+from shiftbench.training.processes import local_rank
 from shiftbench.training.scores import EpochEvaluator
 
 __all__ = ["Trained", "train"]
@@ -73,7 +73,7 @@ def train(
     logs: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
     notice: Callable[[str], None] | None = None,
-    processes: Group = SINGLE_PROCESS,
+    processes: Processes | None = None,
 ) -> Trained:
     """Trains or fine-tunes a model, as `shiftbench train` does.
 
@@ -112,6 +112,7 @@ def train(
     Raises:
         UsageError: The request contradicts itself.
     """
+    processes = processes or Processes()
     output, main = Path(output), processes.is_main
     model, selects = _without_view(model)
     if selects and main and notice is not None:
@@ -127,7 +128,7 @@ def train(
         teacher = (recipe.teacher or TEACHER) if recipe.shift else 0
         recipe = replace(recipe, unlabeled=True, teacher=teacher)
     device_config = DeviceConfig(
-        choose_device(device, local_rank=processes.local_rank), precision, compiled, channels_last
+        choose_device(device, process=local_rank()), precision, compiled, channels_last
     )
     images, scored = load_data(
         data, train_split, split, limit=limit, seed=seed, download=download, unlabeled=unlabeled

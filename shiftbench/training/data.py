@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,8 +78,9 @@ def load_data(
 
 
 def images_of(data: ImageSet, limit: int | None) -> Data:
-    """Which images a data set holds, for a run to recognize them by."""
-    return Data(data.name, data.split, limit, len(data), data.fingerprint())
+    """Return the identity of a data set: its name, keys and labels."""
+    listing = "\n".join(f"{k} {y}" for k, y in zip(data.keys, data.labels, strict=True))
+    return Data(data.name, data.split, limit, len(data), hashlib.sha256(listing.encode()).hexdigest())
 
 
 def load_pixels(data: ImageSet, recipe: Recipe) -> PixelSet:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,8 +12,10 @@ from aft_models.training.augment import Windows
 from aft_models.training.data import Batch
 from aft_models.training.device import DeviceConfig, Processes
 from shiftbench.data import ImageSet, balanced, subset
-from shiftbench.metrics import MetricOptions, plan_metric
-from shiftbench.metrics.base import ImageBatch
+from shiftbench.metrics.base import plan_metrics, read_cells, score
+from shiftbench.preprocessing import Geometry
+from shiftbench.running.job import Settings
+from shiftbench.running.predict import predict_tables
 from shiftbench.training.data import EVALUATION_BATCH, BatchBuilder, Unlabeled, load_pixels
 
 SHIFT_KINDS = ("integer", "half")  # cyclic consistencies: they need no pixels around the view
@@ -110,19 +111,18 @@ class EpochEvaluator:
         return logits
 
     def _consistencies(self, model: nn.Module) -> dict[str, float]:
-        """Every process measures the same few images, and so has the same answer."""
+        """Measure the same few images in every process, with equal results."""
         images = torch.cat([images for images, _ in self._few])
-        batch = ImageBatch.predict(
+        side = images.shape[-1]
+        texts = [f"consistency:{kind}" for kind in SHIFT_KINDS]
+        metrics = plan_metrics(texts, Settings(), Geometry(side, side, 0, "none"))
+        tables = predict_tables(
             lambda images: self._predict(model, images),
             images,
-            0,
-            self._keys,
-            np.zeros(len(images), dtype=np.int64),  # no right answer is asked for
+            [0] * len(images),  # consistency does not use labels
+            metrics,
+            keys=self._keys,
             batch_size=EVALUATION_BATCH,
         )
-        side = images.shape[-1]
-        metrics = [
-            plan_metric(f"consistency:{n}", MetricOptions(), view=side, resize=side)
-            for n in SHIFT_KINDS
-        ]
-        return {m.name: float(m.rows(batch)[m.columns[1]].mean()) for m in metrics}
+        cells = {metric.name: read_cells(tables, metric, self._keys) for metric in metrics}
+        return {m.name: float(score(m, cells[m.name]).find(m.name)) for m in metrics}

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from shiftbench.audit.calls import tensors_in
-from shiftbench.audit.lattice import NOWHERE, Known, Place, Places, Size, join, raster
+from shiftbench.auditing.calls import tensors_in
+from shiftbench.auditing.lattice import NOWHERE, Known, Place, Places, Size, join, raster
 
 # What only moves numbers; the first argument is the tensor, or a list of tensors.
 MOVES = frozenset(

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 import aft_models
 from aft_models.errors import AftModelsError
 from aft_models.repair import REMEDIES, RepairReport, reports, untrained, view_margin
-from shiftbench.audit.layers import load_batch
+from shiftbench.auditing.layers import load_batch
 from shiftbench.data import load_dataset, relabeled
 from shiftbench.errors import UsageError
-from shiftbench.grid import ORIGIN, Grid, Offset
-from shiftbench.metrics.search import search, survives
+from shiftbench.grid import ORIGIN, Offset
+from shiftbench.metrics.adversarial import Adversarial
+from shiftbench.metrics.base import read_cells
 from shiftbench.models import Classifier, load_model
+from shiftbench.running.predict import predict_tables
 from shiftbench.shifts import SHIFTS
 from shiftbench.statistics import Score, wilson
 
@@ -187,9 +189,12 @@ def _examine(
     whole, half = (relative_change(network(cyclic(offset)), logits) for offset in (WHOLE, HALF))
     right: tuple[int, ...] = ()
     if labels is not None and not untrained(network):
-        grid = Grid(min(margin, CROPS))
-        trace = search(network, crops, labels, grid, batch_size=PROBED)
-        right = tuple(int(survives(trace.broken_radius, s).sum()) for s in range(grid.radius + 1))
+        metric = Adversarial("crop", min(margin, CROPS), "1")
+        tables = predict_tables(
+            network, canvas, labels.tolist(), [metric], margin=margin, batch_size=PROBED
+        )
+        outcomes = metric.outcomes(read_cells(tables, metric, tables.keys))
+        right = tuple(int(correct.sum()) for correct in outcomes.values())
     return RepairTrial(text, reports(network), whole, half, cost, len(canvas), right)
 
 

@@ -31,11 +31,11 @@ from shiftbench.models import Classifier, load_model
 from shiftbench.models.names import ModelSpec, parse_model
 from shiftbench.models.sources import SOURCES
 from shiftbench.registry import unknown_name
-from shiftbench.run.engine import Engine, choose_device
-from shiftbench.run.job import Settings, make_job
-from shiftbench.run.progress import ProgressCallback
-from shiftbench.run.runner import Execution, RunResult, measure, run
-from shiftbench.run.store import Store
+from shiftbench.running.engine import Engine, choose_device
+from shiftbench.running.job import Settings, make_job
+from shiftbench.running.progress import ProgressCallback
+from shiftbench.running.runner import Execution, RunResult, measure, run
+from shiftbench.running.store import Store
 
 SUITES = Path(__file__).resolve().parents[1] / "suites"
 ENDINGS = (".yaml", ".yml")

@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shiftbench.audit.calls import Key, tensors_in, watch, with_tensors
-from shiftbench.audit.causes import NEGLIGIBLE, Split, find_cause, frame_width, split
-from shiftbench.audit.lattice import CYCLIC, Layout
-from shiftbench.audit.report import UNCALLED, UNKNOWN, UNREACHED, Audit, LayerReport, eq_t
-from shiftbench.audit.tracer import Tracer
+from shiftbench.auditing.calls import Key, tensors_in, watch, with_tensors
+from shiftbench.auditing.causes import NEGLIGIBLE, Split, find_cause, frame_width, split
+from shiftbench.auditing.lattice import CYCLIC, Layout
+from shiftbench.auditing.report import UNCALLED, UNKNOWN, UNREACHED, Audit, LayerReport, eq_t
+from shiftbench.auditing.tracer import Tracer
 from shiftbench.data import ImageSet, RenderedSet, canvas_batches, load_dataset
 from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.grid import Offset

@@ -1,0 +1,1 @@
+"""Layer-wise equivariance errors and their causes."""

@@ -1,0 +1,495 @@
+"""Results: what was requested of a model on a data set, and the scores that follow.
+
+A record is one folder, `<model>--<data>/`, with `tables/*.parquet` (the predictions) and
+`record.json`, which is derived from them. Files are written to a temporary name and renamed, so a
+reader never sees half a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from shiftbench.errors import RecordError
+from shiftbench.files import file_safe, write_atomic
+from shiftbench.grid import Offset
+from shiftbench.metrics.adversarial import Adversarial
+from shiftbench.metrics.base import (
+    METRICS,
+    Metric,
+    Request,
+    Scored,
+    kind_of,
+    read_cells,
+    score,
+)
+from shiftbench.registry import unknown_name
+from shiftbench.scores import ACCURACY, ScoreName, Scores
+from shiftbench.statistics import Score
+from shiftbench.tables import (
+    CLEAN,
+    DIGEST,
+    LABEL,
+    NEAR_TIE,
+    UNREADABLE,
+    Cells,
+    Tables,
+    merged,
+    read_tables,
+    table_files,
+    to_parquet,
+)
+
+if TYPE_CHECKING:
+    from shiftbench.models.classifier import Classifier
+
+SCHEMA = 3
+RECORD_FILE = "record.json"
+TABLES_FOLDER = "tables"
+VERIFIED_FILE = "verified.json"  # states that cells were predicted again: see `verify`
+# Conditions of a record that a table names only where they differ from these values.
+USUAL_CONDITIONS = {"crop": "paper", "pad": "none", "precision": "fp32"}
+EXTENT = ("radius", "full_grid")  # settings of how much was predicted: they need not agree
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The model section of a record."""
+
+    name: str
+    source: str
+    digest: str  # of the weights, the remedies and the user's code
+    parameters: int
+    input_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str
+    # What determines the predictions, by name: weights, remedies, and code of the user.
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, classifier: Classifier) -> ModelInfo:
+        """Build the model section of a record."""
+        return cls(
+            name=classifier.name,
+            source=classifier.source,
+            digest=classifier.digest,
+            parameters=classifier.parameters,
+            input_size=classifier.preprocessing.input_size,
+            mean=classifier.preprocessing.mean,
+            std=classifier.preprocessing.std,
+            interpolation=classifier.preprocessing.interpolation,
+            parts=classifier.parts,
+        )
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """The data section of a record."""
+
+    name: str
+    split: str
+    images: int  # images with a clean prediction
+    geometry: Mapping[str, Any]  # resize, view, margin, crop, pad, interpolation
+    skipped: int = 0  # unreadable images, left out with --skip-bad
+    classes: tuple[str, ...] = ()  # class names by index; empty where unknown
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.split}, {self.images:,} images"
+
+    def class_name(self, index: int) -> str:
+        """Return the name of a class, or its index where it has no name."""
+        return self.classes[index] if 0 <= index < len(self.classes) else str(index)
+
+
+@dataclass(frozen=True)
+class RequestInfo:
+    """A request of a record: a metric on the first images, with the scores that follow from it."""
+
+    metric: str  # a name of shiftbench.metrics.METRICS
+    settings: Mapping[str, Any]  # the fields of the metric
+    images: int  # the first images of the tables
+    scores: tuple[str, ...]  # names of its scores in the record
+    lower_is_better: tuple[str, ...]  # those of `scores` of which lower values are better
+    image_set: str  # digest of its images and labels
+
+    @cached_property
+    def loaded(self) -> Metric | None:
+        """The metric; None if its plug-in is not loaded."""
+        return METRICS.get(self.metric)(**self.settings) if self.metric in METRICS else None
+
+    @cached_property
+    def conditions(self) -> dict[str, str]:
+        """Settings that must agree before its scores are compared with those of another record."""
+        return {key: str(value) for key, value in self.settings.items() if key not in EXTENT}
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity: a key of tables
+class Result:
+    """A record in memory: one model on one data set."""
+
+    model: ModelInfo
+    data: DataInfo
+    settings: Mapping[str, Any]  # settings of every prediction: seed, precision
+    requests: tuple[RequestInfo, ...]
+    scores: Scores
+    environment: Mapping[str, Any]  # versions, device, git commit
+    forward_passes: int  # known cells
+    near_ties: int  # images with a prediction that rounding may have decided
+    created: str  # ISO 8601, UTC
+    schema: int = SCHEMA
+    folder: Path | None = None  # not stored
+    _tables: Tables | None = field(default=None, repr=False)  # of a result that was not saved yet
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of `record.json`."""
+        sections = asdict(replace(self, scores=Scores(), folder=None, _tables=None))
+        for name in ("folder", "_tables", "scores"):
+            del sections[name]
+        return {"schema": sections.pop("schema"), **sections, "scores": self.scores.to_json()}
+
+    @cached_property
+    def conditions(self) -> dict[str, str]:
+        """What must agree before any score of two records is compared, by name."""
+        own = {**USUAL_CONDITIONS, **self.data.geometry, **self.settings}
+        request = self.request_of(ACCURACY)
+        images = "" if request is None else request.image_set[:8]
+        return {
+            "data": self.data.name,
+            "split": self.data.split,
+            "images": f"{self.data.images:,} ({images})",
+            **{key: str(own[key]) for key in USUAL_CONDITIONS},
+        }
+
+    def request_of(self, name: ScoreName) -> RequestInfo | None:
+        """Return the request that a score follows from."""
+        return self._requests.get(str(name))
+
+    @cached_property
+    def _requests(self) -> dict[str, RequestInfo]:
+        return {name: request for request in self.requests for name in request.scores}
+
+    def lower_is_better(self, name: ScoreName) -> bool:
+        """Return True if lower values of a score are better."""
+        request = self.request_of(name)
+        return request is not None and str(name) in request.lower_is_better
+
+    @cached_property
+    def tables(self) -> Tables:
+        """Predictions of the record, rows in the order in which a growing limit takes images."""
+        if self._tables is not None:
+            return self._tables
+        if self.folder is None:
+            raise RecordError(f"the record of {self.model.name} was not read from a folder")
+        files = table_files(self.folder / TABLES_FOLDER)
+        if not files:
+            raise RecordError(
+                f"cannot read {self.folder / TABLES_FOLDER}: it contains no tables. Run the "
+                "evaluation again"
+            )
+        try:
+            parts = [read_tables(file)[0] for file in files]
+        except OSError as error:
+            raise RecordError(f"cannot read the tables of {self.folder}: {error}") from error
+        return parts[0] if len(parts) == 1 else merged(parts)
+
+    def keys(self, images: int) -> list[str]:
+        """Return the keys of the first images, unreadable ones left out."""
+        return readable(self.tables, self.tables.keys[:images])
+
+    def cells(self, request: RequestInfo) -> Cells:
+        """Return the predictions that the scores of a request follow from."""
+        assert request.loaded is not None
+        return read_cells(self.tables, request.loaded, self.keys(request.images))
+
+    @cached_property
+    def image_ids(self) -> pd.Index:
+        """Identifier of each row: of content, label, and occurrence among equal rows."""
+        tables = self.tables
+        seen = Counter[tuple[int, int]]()
+        ids = []
+        for pair in zip(tables.column(DIGEST).tolist(), tables.column(LABEL).tolist(), strict=True):
+            ids.append(_short_digest(f"{pair[0]}/{pair[1]}/{seen[pair]}"))
+            seen[pair] += 1
+        return pd.Index(ids)
+
+    def outcomes(self) -> dict[ScoreName, pd.Series]:
+        """Return one number per image for each score, by image identifier."""
+        found: dict[ScoreName, pd.Series] = {}
+        for request in self.requests:
+            if request.loaded is None:
+                continue
+            rows = self.tables.rows(self.keys(request.images))
+            ids = self.image_ids[rows]
+            for name, values in request.loaded.outcomes(self.cells(request)).items():
+                if str(name) in request.scores:
+                    found[name] = pd.Series(values, index=ids)
+        return found
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per image: its prediction, and what follows from it for every request.
+
+        An attack has the columns `<attack>_failure_radius`, `_dy`, `_dx` and `_class` of the first
+        misclassified offset, which are empty where there is none. Other metrics have a column per
+        score.
+        """
+        tables = self.tables
+        keys = self.keys(len(tables.keys))
+        rows = tables.rows(keys)
+        frame = pd.DataFrame({"label": tables.column(LABEL)[rows].astype(np.int64)}, index=keys)
+        frame["prediction"] = tables.column(CLEAN)[rows].astype(np.int64)
+        frame["near_tie"] = tables.column(NEAR_TIE)[rows] > 0
+        for request in self.requests:
+            metric = request.loaded
+            if metric is None:
+                continue
+            own = self.keys(request.images)
+            if isinstance(metric, Adversarial):
+                columns = _failures(metric, self.cells(request))
+            else:
+                outcomes = metric.outcomes(self.cells(request))
+                columns = {str(name): pd.array(v) for name, v in outcomes.items()}
+            for name, values in columns.items():
+                if name not in frame or len(own) == len(frame):
+                    frame[name] = pd.Series(values, index=own)
+        return frame.drop(columns=[str(ACCURACY)], errors="ignore").rename_axis("key").reset_index()
+
+    def accuracy_by_offset(self, attack: str) -> dict[Offset, Score]:
+        """Return the accuracy at each offset of an attack that every image was predicted at."""
+        found: dict[Offset, Score] = {}
+        known = []
+        for request in self.requests:
+            metric = request.loaded
+            if isinstance(metric, Adversarial):
+                known.append(metric.label)
+                if metric.label == attack:
+                    cells = metric.accuracy_by_offset(self.cells(request))
+                    found = cells if len(cells) > len(found) else found
+        if not found:
+            raise unknown_name("attack in this record", attack, known)
+        return found
+
+
+def _failures(metric: Adversarial, cells: Cells) -> dict[str, Any]:
+    """Return the columns of the first misclassified offset of each image."""
+    first, grid = metric.first_wrong(cells), metric.grid
+    fails = first >= 0
+    offsets = np.array([(offset.dy, offset.dx) for offset in grid])[first]
+    classes = cells.classes[np.arange(len(first)), first]
+    values = {
+        "failure_radius": (np.array(grid.rings)[first], "Int64"),
+        "dy": (offsets[:, 0], "Float64"),
+        "dx": (offsets[:, 1], "Float64"),
+        "class": (classes, "Int64"),
+    }
+    columns = {}
+    for word, (column, dtype) in values.items():
+        columns[f"{metric.label}_{word}"] = pd.array(
+            [value if fail else None for value, fail in zip(column.tolist(), fails, strict=True)],
+            dtype=dtype,
+        )
+    return columns
+
+
+def _short_digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def readable(tables: Tables, keys: Sequence[str]) -> list[str]:
+    """Leave out the images that could not be read."""
+    rows = tables.rows(keys)
+    there = (tables.column(CLEAN)[rows] >= 0) | (tables.column(UNREADABLE)[rows] < 1)
+    return [keys[i] for i in np.flatnonzero(there)]
+
+
+def derive_result(
+    tables: Tables,
+    requests: Iterable[Request],
+    *,
+    model: ModelInfo,
+    data: DataInfo,
+    settings: Mapping[str, Any],
+    environment: Mapping[str, Any],
+) -> Result:
+    """Build the record of everything that was requested and is known.
+
+    Args:
+        tables: Predictions, rows in the order in which a growing limit takes images.
+        requests: Metrics, each on the first images; one whose images are not all known has no
+            scores and is left out.
+        model: The model section.
+        data: The data section; `images` and `skipped` are counted here.
+        settings: Settings of every prediction.
+        environment: Versions and hardware.
+    """
+    scored = Scored.of(
+        (request, score(request.metric, _cells(tables, request)))
+        for request in dict.fromkeys(requests)
+    )
+    infos = []
+    for request in dict.fromkeys(scored.requests.values()):
+        own = [name for name in scored.scores if scored.requests[name] == request]
+        infos.append(
+            RequestInfo(
+                metric=kind_of(request.metric),
+                settings=dict(vars(request.metric)),
+                images=request.images,
+                scores=tuple(map(str, own)),
+                lower_is_better=tuple(str(n) for n in own if request.metric.lower_is_better(n)),
+                image_set=_image_set(tables, tables.keys[: request.images]),
+            )
+        )
+    most = max((request.images for request in scored.requests.values()), default=0)
+    requested = tables.keys[:most]
+    known = readable(tables, requested)
+    return Result(
+        model=model,
+        data=replace(data, images=len(known), skipped=len(requested) - len(known)),
+        settings=dict(settings),
+        requests=tuple(infos),
+        scores=scored.scores,
+        environment=environment,
+        forward_passes=tables.predictions(),
+        near_ties=int((tables.column(NEAR_TIE) > 0).sum()),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        _tables=tables,
+    )
+
+
+def _cells(tables: Tables, request: Request) -> Cells:
+    return read_cells(tables, request.metric, readable(tables, tables.keys[: request.images]))
+
+
+def _image_set(tables: Tables, keys: Sequence[str]) -> str:
+    """Digest images and labels, so that another subset or class map is noticed."""
+    rows = tables.rows(readable(tables, keys))
+    pairs = sorted(zip(tables.column(DIGEST)[rows].tolist(), tables.column(LABEL)[rows].tolist()))
+    return hashlib.sha256(repr(pairs).encode()).hexdigest()
+
+
+T = TypeVar("T")
+
+
+def _build(kind: type[T], content: Any, where: str) -> T:
+    """Build a dataclass from a JSON object; missing and unknown fields are errors."""
+    if not isinstance(content, dict):
+        raise RecordError(f"{where}: expected an object, got {type(content).__name__}")
+    known = {f.name for f in fields(kind) if f.name not in ("folder", "_tables")}  # type: ignore[arg-type]
+    unknown = sorted(content.keys() - known)
+    if unknown:
+        raise RecordError(f"{where}: unknown fields {', '.join(unknown)}")
+    try:
+        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in content.items()})
+    except TypeError as error:
+        raise RecordError(f"{where}: {error}") from error
+
+
+def result_from_json(content: Any, *, where: str) -> Result:
+    """Validate and build a record; `where` names it in errors."""
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if not isinstance(schema, int):
+        raise RecordError(f"{where} is not a shiftbench record: it has no schema number")
+    if schema != SCHEMA:
+        advice = "Upgrade shiftbench" if schema > SCHEMA else "Run the evaluation again"
+        raise RecordError(f"{where}: expected schema {SCHEMA}, got {schema}. {advice}")
+    record = _build(Result, content, where)
+    try:
+        scores = Scores.from_json(content["scores"])
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"{where}: scores: {error}") from error
+    return replace(
+        record,
+        model=_build(ModelInfo, record.model, f"{where}: model"),
+        data=_build(DataInfo, record.data, f"{where}: data"),
+        requests=tuple(
+            _build(RequestInfo, request, f"{where}: requests[{i}]")
+            for i, request in enumerate(record.requests)
+        ),
+        scores=scores,
+    )
+
+
+def record_folder(root: Path, model: str, data: str) -> Path:
+    """Return the folder of the record of a model on a data set.
+
+    >>> record_folder(Path("runs"), "timm:vit", "imagenet").name
+    'timm_vit--imagenet'
+    """
+    return root / f"{file_safe(model)}--{file_safe(data)}"
+
+
+def write_record(folder: Path, result: Result) -> Result:
+    """Write `record.json`, unless the folder has an equal one; return the result with its folder."""
+    with suppress(RecordError):  # there is none yet, or it is damaged
+        before = load_record(folder)
+        same = replace(before, created=result.created, environment=result.environment)
+        if json.dumps(same.to_json()) == json.dumps(result.to_json()):
+            return before
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / VERIFIED_FILE).unlink(missing_ok=True)  # it was of the record that is replaced
+    text = json.dumps(result.to_json(), indent=1, allow_nan=False)
+    write_atomic(folder / RECORD_FILE, (text + "\n").encode())
+    return replace(result, folder=folder)
+
+
+def save_tables(folder: Path, tables: Tables, identity: Mapping[str, Any]) -> None:
+    """Write tables as the only file of a record."""
+    content = to_parquet(tables, identity)
+    place = folder / TABLES_FOLDER
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
+    write_atomic(path, content)
+    for other in table_files(place):
+        if other != path:
+            other.unlink()
+
+
+def load_record(path: Path) -> Result:
+    """Read one `record.json`, or the one in a folder."""
+    path = path / RECORD_FILE if path.is_dir() else path
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecordError(
+            f"there is no record {path}. Make one with `shiftbench run -o DIR`"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RecordError(f"cannot read the record {path}: {error}") from error
+    return replace(result_from_json(content, where=str(path)), folder=path.parent)
+
+
+def load_records(
+    paths: Iterable[Path], *, on_unreadable: Callable[[RecordError], None] | None = None
+) -> list[Result]:
+    """Read every record at or below the given folders.
+
+    Args:
+        paths: Folders, or record files.
+        on_unreadable: Receives the error of each record that cannot be read, which is left out.
+            Without it, the first such record is an error.
+    """
+    records: list[Result] = []
+    for path in paths:
+        if not path.exists():
+            raise RecordError(
+                f"there is no folder {path}. Make records with `shiftbench run -o {path}`"
+            )
+        for file in [path] if path.is_file() else sorted(path.rglob(RECORD_FILE)):
+            try:
+                records.append(load_record(file))
+            except RecordError as error:
+                if on_unreadable is None:
+                    raise
+                on_unreadable(error)
+    return records

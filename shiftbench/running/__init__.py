@@ -1,0 +1,1 @@
+"""A run: job, predictions, runner, shards, verification."""

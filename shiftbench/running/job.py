@@ -1,0 +1,290 @@
+"""A job: a model, images, and metrics on the first of them. Nothing runs here."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shiftbench.data import ImageSet, RenderedSet, relabeled
+from shiftbench.data.base import in_turn
+from shiftbench.errors import DataError, ModelError, UsageError
+from shiftbench.metrics.adversarial import Adversarial
+from shiftbench.metrics.base import METRICS, Metric, Request, plan_metrics, read_cells
+from shiftbench.metrics.base import remaining_passes as passes_of_metric
+from shiftbench.metrics.consistency import DRAWS
+from shiftbench.models.classifier import Classifier
+from shiftbench.preprocessing import Geometry, geometry_for
+from shiftbench.records.result import SCHEMA, DataInfo, ModelInfo, readable
+from shiftbench.registry import unknown_name
+from shiftbench.running.predict import PRECISIONS, check_labels
+from shiftbench.shifts import ATTACKS, PAPER_ATTACKS, SHIFTS, parse_attack
+from shiftbench.tables import CLEAN, LABEL, MOST_CLASSES, Cells, Tables
+
+log = logging.getLogger(__name__)
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every option that can change a number.
+
+    >>> Settings(attacks=("crop",), consistency=()).metric_texts()
+    ['accuracy', 'adversarial:crop']
+    """
+
+    attacks: tuple[str, ...] = PAPER_ATTACKS  # or "all"; a step may follow: "bilinear:1/4"
+    consistency: tuple[str, ...] = ("integer", "half", "crop")
+    metrics: tuple[str, ...] = ()  # further ones, such as "flip" or "agreement:5"
+    max_shift: int = 6  # radius of grids, in steps
+    step: str | None = None  # pixels between offsets, such as "1/4"; None: each attack's own
+    full_grid: bool = False  # predict every offset of every image
+    consistency_samples: int = 1  # random draws per image
+    seed: int = 0
+    limit: int | None = None  # number of images, balanced over the classes
+    attack_limit: int | None = None  # number of images that attacks are evaluated on
+    precision: str = "fp32"
+    crop_pct: str = "paper"  # or "model", or a number: how the view is cut from the image
+    pad: str = "none"  # or "reflect", "zeros": fills a margin that the image lacks
+    skip_bad: bool = False  # leave unreadable images out
+
+    def __post_init__(self) -> None:
+        for attack in {*self.attacks} - {"all", "none"}:
+            parse_attack(attack)
+        for kind in self.consistency:
+            DRAWS.get(kind)
+        for text in self.metrics:
+            METRICS.get(text.partition(":")[0])
+        for name in ("consistency_samples", "limit", "attack_limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"expected {name.replace('_', '-')} of 1 or more, got {value}")
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
+
+    def for_data(self, dataset: ImageSet) -> Settings:
+        """Resolve `all` and `none` among the attacks to those that the data set allows."""
+        camera = isinstance(dataset, RenderedSet)
+        chosen = attack_names(self.attacks, camera=camera) if self.attacks else ()
+        return replace(self, attacks=chosen)
+
+    def metric_texts(self) -> list[str]:
+        """List every metric as `--metric` spells it, accuracy first."""
+        texts = [f"consistency:{kind}" for kind in self.consistency]
+        texts += [f"adversarial:{attack}" for attack in self.attacks]
+        return list(dict.fromkeys(["accuracy", *texts, *self.metrics]))
+
+
+def attack_names(names: Iterable[str], *, camera: bool) -> tuple[str, ...]:
+    """Resolve `all` and `none`, and sort by the order of the registry.
+
+    Args:
+        names: As the user wrote them; none at all means all.
+        camera: True if the data set can be rendered again, which some attacks need.
+    """
+    wanted = set(names)
+    if wanted == {"none"}:
+        return ()
+    if not wanted or "all" in wanted:
+        usual = {name for name in ATTACKS if not ATTACKS.get(name).opt_in}
+        fitting = {a for a in usual if camera or not SHIFTS.get(ATTACKS.get(a).shift).rendered}
+        wanted = (wanted - {"all"}) | fitting
+    order = {name: place for place, name in enumerate(ATTACKS)}
+    for name in wanted:
+        ATTACKS.get(name.partition(":")[0])
+    return tuple(sorted(wanted, key=lambda name: (order[name.partition(":")[0]], name)))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model, images and requests."""
+
+    classifier: Classifier
+    dataset: ImageSet
+    geometry: Geometry
+    requests: tuple[Request, ...]  # accuracy first
+    settings: Mapping[str, Any]  # settings of every prediction: seed, precision
+    skip_bad: bool = False
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Every image of the data set, in the order in which a growing limit takes them."""
+        return in_turn(self.dataset.keys, self.dataset.labels, self.settings["seed"])
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Position of every image in that order, by key."""
+        return {self.dataset.keys[index]: place for place, index in enumerate(self.order)}
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Images of any request, in that order."""
+        most = max(request.images for request in self.requests)
+        return [self.dataset.keys[index] for index in self.order[:most]]
+
+    def images(self) -> Tables:
+        """Return tables of the images and their labels, without predictions."""
+        tables = Tables(self.keys)
+        labels = [self.dataset.labels[index] for index in self.order[: len(self.keys)]]
+        tables.array(LABEL, 1)[:, 0] = labels
+        return tables
+
+    def in_order(self, tables: Tables) -> Tables:
+        """Sort rows in the order of the limit; images that left the data set come last."""
+        last = len(self.order)
+        return tables.take(sorted(tables.keys, key=lambda key: self.position.get(key, last)))
+
+    def _cells(self, tables: Tables, request: Request) -> tuple[Cells, list[str]]:
+        keys = readable(tables, self.keys[: request.images])
+        return read_cells(tables, request.metric, keys), keys
+
+    def missing(self, tables: Tables) -> set[str]:
+        """Return the images of which any metric needs a cell."""
+        missing: set[str] = set()
+        for request in self.requests:
+            cells, keys = self._cells(tables, request)
+            rows = np.flatnonzero(request.metric.needed(cells).any(1))
+            missing |= {keys[row] for row in rows}
+        return missing
+
+    def remaining_passes(self, tables: Tables) -> int:
+        """Return the largest number of forward passes that the job may still take."""
+        keys = readable(tables, self.keys)
+        clean = int((tables.column(CLEAN)[tables.rows(keys)] < 0).sum())
+        return clean + sum(
+            passes_of_metric(r.metric, self._cells(tables, r)[0]) for r in self.requests
+        )
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Values that must agree before predictions are merged."""
+        geometry = {k: v for k, v in self.geometry.to_json().items() if k != "margin"}
+        logits = self.classifier.parts.get("logits", "")
+        return {
+            "schema": SCHEMA,
+            "weights": self.classifier.digest,
+            "logits": [float(x) for x in logits.split()],
+            "data": self.dataset.name,
+            "split": self.dataset.split,
+            "classes": self.classifier.num_classes,
+            "geometry": geometry,
+            **self.settings,
+            "code": _plugin_code(request.metric for request in self.requests),
+        }
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """The model section of the record."""
+        return ModelInfo.of(self.classifier)
+
+    @property
+    def data_info(self) -> DataInfo:
+        """The data section of the record."""
+        names = tuple(self.dataset.class_names)
+        return DataInfo(
+            name=self.dataset.name,
+            split=self.dataset.split,
+            images=0,
+            geometry=self.geometry.to_json(),
+            classes=() if names == tuple(map(str, range(len(names)))) else names,
+        )
+
+
+def _plugin_code(metrics: Iterable[Metric]) -> dict[str, str]:
+    """Digest the files of plug-ins that define a metric or its shift type, by table."""
+    digests: dict[str, str] = {}
+    for metric in metrics:
+        shifts = {view.shift for view in metric.views("")}
+        files = {inspect.getfile(type(thing)) for thing in map(SHIFTS.get, shifts)}
+        files.add(inspect.getfile(type(metric)))
+        plugins = sorted(f for f in files if not Path(f).resolve().is_relative_to(_PACKAGE))
+        if plugins:
+            content = b"".join(Path(file).read_bytes() for file in plugins if Path(file).is_file())
+            digests[metric.table] = hashlib.sha256(content).hexdigest()[:16]
+    return digests
+
+
+def make_job(classifier: Classifier, dataset: ImageSet, settings: Settings) -> Job:
+    """Choose the metrics, their images, and the one canvas that serves all of them."""
+    dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
+    settings = settings.for_data(dataset)
+    _check(classifier, dataset, settings)
+    cut = partial(canvas_for, classifier, dataset, crop_pct=settings.crop_pct, pad=settings.pad)
+    bare = cut()
+    texts = settings.metric_texts()
+    if bare.resize - bare.view < 2 and "consistency:crop" not in settings.metrics:
+        # Images without a margin for random crops: an error only if they were requested by name.
+        texts = [text for text in texts if text != "consistency:crop"]
+    metrics = plan_metrics(texts, settings, bare)
+    widest = max(metrics, key=lambda metric: metric.margin())
+    images = min(settings.limit or len(dataset), len(dataset))
+    attacked = min(settings.attack_limit or images, images)
+    return Job(
+        classifier,
+        dataset,
+        cut(margin=widest.margin(), shift=widest.name),
+        tuple(Request(m, attacked if isinstance(m, Adversarial) else images) for m in metrics),
+        {"seed": settings.seed, "precision": settings.precision},
+        settings.skip_bad,
+    )
+
+
+def _check(classifier: Classifier, dataset: ImageSet, settings: Settings) -> None:
+    """Raise an error for a job that cannot run, before anything is decoded."""
+    if not len(dataset):
+        raise DataError("expected at least one image, got none. Check the path and the filters")
+    if classifier.num_classes > MOST_CLASSES:
+        raise ModelError(
+            f"expected a model of at most {MOST_CLASSES:,} classes, got {classifier.num_classes:,}"
+        )
+    check_labels(np.asarray(dataset.labels, dtype=np.int64), classifier.num_classes)
+    if classifier.num_classes != len(dataset.class_names):
+        log.warning(
+            "%s has %d classes and %s has %d: check that it was trained on them",
+            classifier.name,
+            classifier.num_classes,
+            dataset.name,
+            len(dataset.class_names),
+        )
+    key, count = max(Counter(dataset.keys).items(), key=lambda item: item[1])
+    if count > 1:
+        raise DataError(
+            f"expected a distinct key per image, got {key!r} for {count} images of {dataset.name}"
+        )
+    for name in settings.attacks:
+        shift = SHIFTS.get(ATTACKS.get(name.partition(":")[0]).shift)
+        if shift.rendered and not isinstance(dataset, RenderedSet):
+            raise UsageError(
+                f"attack {name!r} needs a data set that can be rendered again, got "
+                f"{dataset.name!r}. Use --data scenes, or another attack"
+            )
+
+
+def canvas_for(
+    classifier: Classifier,
+    dataset: ImageSet,
+    *,
+    crop_pct: str,
+    pad: str,
+    margin: int = 0,
+    shift: str = "nothing",
+) -> Geometry:
+    """Return the canvas of a model's images, with a margin that `shift` needs."""
+    return geometry_for(
+        classifier.preprocessing,
+        crop_pct=crop_pct,
+        margin=margin,
+        pad=pad,
+        finished=dataset.has_size(classifier.preprocessing.network_size),
+        rendered=isinstance(dataset, RenderedSet),
+        shift=shift,
+    )

@@ -1,0 +1,316 @@
+"""One model on one data set: predict the cells that are missing, derive the record."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from shiftbench.data import CanvasBatch, Canvases, ImageSet, RenderedSet, load_dataset
+from shiftbench.errors import DataError, RecordError, UsageError
+from shiftbench.metrics.base import Request
+from shiftbench.models import load_model
+from shiftbench.models.classifier import Classifier
+from shiftbench.preprocessing import normalize
+from shiftbench.records.result import (
+    RECORD_FILE,
+    TABLES_FOLDER,
+    Result,
+    derive_result,
+    load_record,
+    record_folder,
+    write_record,
+)
+from shiftbench.running.job import Job, Settings, make_job
+from shiftbench.running.predict import (
+    ImageBatch,
+    Predictor,
+    choose_device,
+    float32_arithmetic,
+    is_out_of_memory,
+    measure,
+)
+from shiftbench.running.shards import Shard
+from shiftbench.shifts import Views
+from shiftbench.tables import DIGEST, UNKNOWN, UNREADABLE, TableFolder, Tables
+
+log = logging.getLogger(__name__)
+
+FULL_BATCHES = 4  # batches of images that are measured together, so that a search fills its batches
+FIRST_SAVE, LAST_SAVE = 2.0, 30.0  # seconds between two saves; doubles from one to the other
+SAVE_FRACTION = 0.05  # of the time, at most
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Execution settings. They do not affect scores."""
+
+    device: str = "auto"
+    batch_size: int | None = None  # None: as many images as are efficient and fit
+    workers: int | None = None  # data loading processes; None: chosen by the number of images
+    shard: Shard = Shard()  # predict the missing cells of this share of the images
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a run."""
+
+    images: int  # finished in this run
+    total: int  # images that lacked a cell
+    passes: int  # forward passes in this run
+    most_passes: int  # upper bound: an image that is misclassified early needs fewer
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Result of a run."""
+
+    record: Result | None  # None: other shards have images left
+    complete: bool  # True if nothing was missing before the run
+    left: int = 0  # images that other shards have to predict
+
+
+def run(
+    model: Classifier | str,
+    data: ImageSet | str = "scenes",
+    settings: Settings | None = None,
+    output: str | Path = "results/runs",
+    *,
+    execution: Execution | None = None,
+    fresh: bool = False,
+    callback: ProgressCallback | None = None,
+) -> RunResult:
+    """Predict the cells that a record lacks, and write the record once nothing is missing.
+
+    The record may exist already, with other attacks, smaller grids, fewer images or draws. The
+    result equals that of a single run for everything. Any number of processes may work on it.
+
+    Args:
+        model: A model, or its name as for `shiftbench run`.
+        data: Images, or the name of a data set.
+        settings: Everything that can change a number.
+        output: Folder of records; this one is written to `<model>--<data>` below it.
+        execution: Device, batch size, workers, shard.
+        fresh: Discard an existing record and start over.
+        callback: Called after each forward pass.
+
+    >>> import tempfile
+    >>> quick = Settings(attacks=("crop",), max_shift=1, limit=12)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = run("xcit_pico_6_p8.scenes", "scenes", quick, folder)
+    >>> result.record.scores.find("accuracy").n
+    12
+    """
+    execution, settings = execution or Execution(), settings or Settings()
+    dataset = load_dataset(data) if isinstance(data, str) else data
+    if isinstance(model, str):
+        model = load_model(model, class_names=dataset.class_names)
+    job = make_job(model, dataset, settings)
+    folder = record_folder(Path(output), job.classifier.name, dataset.name)
+    if fresh:
+        _discard(folder, execution.shard)
+    earlier = _earlier_requests(folder)
+    store = TableFolder(folder / TABLES_FOLDER, job.identity, job.images())
+    tables = store.read()
+    tables.arrays.pop(UNREADABLE, None)  # unreadable images are tried again in every run
+    mine, missing = execution.shard.share(job.keys), job.missing(tables)
+    todo = [key for key in mine if key in missing]
+    if todo:
+        store.save(tables.take(mine))  # a full disk is noticed now, not after hours
+        try:
+            for _ in predict_missing(job, todo, tables, execution, callback):
+                store.save(tables.take(mine))
+        finally:  # also after Ctrl-C or an error
+            store.save(tables.take(mine))
+        tables = store.read()  # includes what other shards predicted meanwhile
+    left = len(job.missing(tables))
+    if left:
+        return RunResult(None, complete=False, left=left)
+    tables = job.in_order(tables)
+    if todo or len(list(store.folder.glob("*.parquet"))) > 1:
+        store.save(tables)
+    record = derive_result(
+        tables,
+        [*earlier, *_earlier_requests(folder), *job.requests],
+        model=job.model_info,
+        data=job.data_info,
+        settings=job.settings,
+        environment=describe_environment(execution.device),
+    )
+    return RunResult(write_record(folder, record), complete=not todo)
+
+
+def predict_missing(
+    job: Job,
+    keys: Sequence[str],
+    tables: Tables,
+    execution: Execution,
+    callback: ProgressCallback | None = None,
+) -> Iterator[None]:
+    """Predict the cells of some images that tables lack; yield when the tables should be saved."""
+    device = choose_device(execution.device, process=execution.shard.index - 1)
+    with float32_arithmetic(job.settings["precision"]):
+        predictor = make_predictor(job, device, execution.batch_size)
+        most, done = job.remaining_passes(tables), 0
+        due, interval = time.monotonic() + FIRST_SAVE, FIRST_SAVE
+        size = FULL_BATCHES * predictor.batch_size
+        for canvases in load_ahead(job, keys, size, tables, workers=execution.workers):
+            for _ in _measure_in_memory(job, canvases, predictor, tables):
+                if callback is not None:
+                    callback(Progress(done, len(keys), predictor.passes, most))
+                if (began := time.monotonic()) > due:
+                    yield
+                    interval = min(2 * interval, LAST_SAVE)
+                    due = began + max(interval, (time.monotonic() - began) / SAVE_FRACTION)
+            done += len(canvases)
+        if callback is not None:
+            callback(Progress(done, len(keys), predictor.passes, most))
+
+
+def make_predictor(job: Job, device: torch.device, batch_size: int | None) -> Predictor:
+    """Move the model of a job to a device."""
+    return Predictor.of(
+        job.classifier.module,
+        device,
+        name=job.classifier.name,
+        side=job.geometry.view,
+        precision=job.settings["precision"],
+        batch_size=batch_size,
+    )
+
+
+def load_ahead(
+    job: Job, keys: Sequence[str], size: int, tables: Tables, *, workers: int | None = None
+) -> Iterator[CanvasBatch]:
+    """Yield batches of canvases and load the next one meanwhile; note digests and bad images.
+
+    Raises:
+        DataError: An image has changed since it was predicted before.
+    """
+    indices = [job.order[job.position[key]] for key in keys]
+    stream = Canvases(
+        job.dataset, job.geometry, indices, workers=workers, skip_bad=job.skip_bad
+    )
+    with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
+        pending = pool.submit(stream.take, size)
+        while (batch := pending.result()) is not None:
+            pending = pool.submit(stream.take, size)
+            for key in batch.bad:
+                log.warning("skipped %s: it cannot be read", key)
+            tables.array(UNREADABLE, 1)[tables.rows(batch.bad)] = 1
+            digests, rows = tables.column(DIGEST), tables.rows(batch.keys)
+            for key, row, digest in zip(batch.keys, rows, batch.digests, strict=True):
+                if digests[row] not in (UNKNOWN, digest):
+                    raise DataError(
+                        f"{key} is not the image that was predicted before. Choose another "
+                        "--output, or start over with --fresh"
+                    )
+                digests[row] = digest
+            if len(batch):
+                yield batch
+
+
+def _measure_in_memory(
+    job: Job, canvases: CanvasBatch, predictor: Predictor, tables: Tables
+) -> Iterator[None]:
+    """Measure a batch, in halves when memory runs out; cells that were predicted are kept."""
+    try:
+        batch = image_batch(job, canvases, predictor)
+        places = [job.position[key] for key in batch.keys]
+        metrics = (
+            (request.metric, [i for i, place in enumerate(places) if place < request.images])
+            for request in job.requests
+        )
+        yield from measure(batch, metrics, tables)
+    except Exception as error:
+        if not is_out_of_memory(error) or len(canvases) == 1:
+            raise
+        predictor.shrink()
+        half = len(canvases) // 2
+        for part in (slice(half), slice(half, None)):
+            yield from _measure_in_memory(job, canvases.take(part), predictor, tables)
+
+
+def image_batch(job: Job, canvases: CanvasBatch, predictor: Predictor) -> ImageBatch:
+    """Move images to the device of the model and normalize them there."""
+    dataset, geometry = job.dataset, job.geometry
+    recipe = job.classifier.preprocessing
+
+    def prepare(pixels: torch.Tensor) -> torch.Tensor:
+        moved = pixels.to(predictor.device, non_blocking=True)  # bytes are copied, not floats
+        return normalize(moved, recipe.mean, recipe.std)
+
+    def scene() -> Views:
+        assert isinstance(dataset, RenderedSet)
+        inner = geometry.inner or geometry.view
+        views = dataset.views(canvases.indices, inner, wider=(geometry.view - inner) // 2)
+        return lambda offset, rows=None: prepare(views(offset, rows))
+
+    return ImageBatch(
+        predictor,
+        canvases.keys,
+        prepare(canvases.canvas),
+        geometry.margin,
+        scene if isinstance(dataset, RenderedSet) else None,
+    )
+
+
+def _discard(folder: Path, shard: Shard) -> None:
+    """Remove an existing record."""
+    if shard.count > 1:
+        raise UsageError(
+            "cannot combine --fresh with --shard: it would remove the predictions of other "
+            "shards. Remove the folder before the first of them starts"
+        )
+    shutil.rmtree(folder / TABLES_FOLDER, ignore_errors=True)
+    (folder / RECORD_FILE).unlink(missing_ok=True)
+
+
+def _earlier_requests(folder: Path) -> list[Request]:
+    """Return the requests of an existing record."""
+    if not (folder / RECORD_FILE).is_file():
+        return []
+    requests = []
+    for info in load_record(folder).requests:
+        if info.loaded is None:
+            raise RecordError(
+                f"the record {folder} has the metric {info.metric!r}, which is not registered. "
+                "Load its plug-in with --plugin"
+            )
+        requests.append(Request(info.loaded, info.images))
+    return requests
+
+
+def describe_environment(device: str = "auto") -> dict[str, str]:
+    """Return versions and hardware, and the commit if the code is a git checkout."""
+    place = choose_device(device)
+    cuda = place.type == "cuda"
+    about = {
+        "shiftbench": importlib.metadata.version("shiftbench"),
+        "torch": torch.__version__,
+        "torchvision": importlib.metadata.version("torchvision"),
+        "timm": importlib.metadata.version("timm"),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "device": torch.cuda.get_device_name(place) if cuda else place.type,
+    }
+    checkout = Path(__file__).parents[2]
+    if (checkout / ".git").exists():
+        command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+        with suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+            about["commit"] = done.stdout.strip()
+    return about

@@ -1,0 +1,231 @@
+"""Random cells of a record predicted again, to check that the record is of its model and data."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shiftbench.data import ImageSet, load_dataset, relabeled
+from shiftbench.errors import UsageError
+from shiftbench.metrics.base import Request, read_cells
+from shiftbench.models import load_model
+from shiftbench.models.classifier import Classifier
+from shiftbench.records.result import Result, load_record
+from shiftbench.records.verify import contradictions, save_verification
+from shiftbench.running.job import Job, canvas_for
+from shiftbench.running.predict import choose_device, float32_arithmetic, predict_cells
+from shiftbench.running.runner import FULL_BATCHES, image_batch, load_ahead, make_predictor
+from shiftbench.tables import DIGEST, UNKNOWN, Cells, Tables
+
+CELLS = 2000  # predicted again per metric, at most
+CHANGE_TOLERANCE = 1e-3  # of a probability that is predicted again in other batches
+MOST_TIES = 0.2  # fraction of near ties above which nothing is verified
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """Result of checking a record.
+
+    >>> print(VerifyResult(problems=(), images=20, cells=480, seed=3))
+    scores match the tables; 480 predictions of 20 images compared (seed 3), 0 differ
+    """
+
+    problems: tuple[str, ...]  # every disagreement; empty: the record is consistent
+    images: int = 0  # images that were predicted again
+    cells: int = 0  # predictions that were compared
+    seed: int | None = None  # chooses images and cells
+
+    def __str__(self) -> str:
+        again = ""
+        if self.images:
+            differ = 0 if not self.problems else len(self.problems)
+            again = (
+                f"; {self.cells:,} predictions of {self.images} images compared (seed "
+                f"{self.seed}), {differ} differ"
+            )
+        if self.problems:
+            return f"{len(self.problems)} problem{'s' * (len(self.problems) > 1)}{again}"
+        return f"scores match the tables{again}"
+
+
+def verify(
+    record: Result | str | Path,
+    *,
+    model: str | None = None,
+    data: str | None = None,
+    checkpoint: Path | None = None,
+    strip_prefix: str | None = None,
+    images: int = 20,
+    seed: int | None = None,
+    device: str = "auto",
+    save: bool = False,
+) -> VerifyResult:
+    """Check a record against its own tables and, with a model and data, against the model.
+
+    Args:
+        record: A record, or its folder.
+        model: As for `shiftbench run`; `NAME=MODEL` where the record has a name of its own.
+        data: As for `shiftbench run`.
+        checkpoint: Weights for the model.
+        strip_prefix: Part of the checkpoint's keys to remove.
+        images: Number of images to predict again.
+        seed: Chooses them; by default at random, so that no record can be made for them.
+        device: Where to predict.
+        save: Write a note next to the record that it was verified.
+
+    >>> verify("results/runs/resnet50--birds").problems  # doctest: +SKIP
+    ()
+    """
+    record = record if isinstance(record, Result) else load_record(Path(record))
+    if (model is None) != (data is None):
+        raise UsageError("expected both --model and --data, or neither of them")
+    if save and model is None:
+        raise UsageError("cannot save a verification without predictions. Add --model and --data")
+    problems = contradictions(record)
+    if model is None or data is None or problems:
+        return VerifyResult(tuple(problems))
+    dataset = load_dataset(data, split=record.data.split)
+    classifier = load_model(
+        model, checkpoint=checkpoint, strip_prefix=strip_prefix, class_names=dataset.class_names
+    )
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    result = predict_again(record, classifier, dataset, images=images, seed=seed, device=device)
+    if save and not result.problems:
+        save_verification(record, result.images)
+    return result
+
+
+def job_of(record: Result, classifier: Classifier, dataset: ImageSet) -> Job:
+    """Return the job that would predict a record again."""
+    dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
+    requests = tuple(
+        Request(info.loaded, info.images) for info in record.requests if info.loaded is not None
+    )
+    geometry = canvas_for(
+        classifier,
+        dataset,
+        crop_pct=str(record.data.geometry["crop"]),
+        pad=str(record.data.geometry["pad"]),
+        margin=max(request.metric.margin() for request in requests),
+        shift=f"the record of {record.model.name}",
+    )
+    return Job(classifier, dataset, geometry, requests, record.settings)
+
+
+def differences(record: Result, job: Job) -> list[str]:
+    """List where a record is of another model, of other data or of other images than it states."""
+    theirs, ours = vars(record.model), vars(job.model_info)
+    pairs = {
+        **{f"model {name}": (theirs[name], ours[name]) for name in ours if name != "parts"},
+        "data": (record.data.name, job.dataset.name),
+        "split": (record.data.split, job.dataset.split),
+        "class names": (record.data.classes, job.data_info.classes),
+        "geometry": (
+            {**record.data.geometry, "margin": 0},
+            {**job.geometry.to_json(), "margin": 0},
+        ),
+    }
+    problems = [
+        f"{what}: {stated!s:.80} in the record, {given!s:.80} given"
+        for what, (stated, given) in pairs.items()
+        if stated != given
+    ]
+    if problems:
+        return problems
+    expected, labels = job.images(), record.tables
+    if len(job.keys) > len(labels.keys) or job.keys != labels.keys[: len(job.keys)]:
+        return ["the images of the record are not the first ones of the data set"]
+    rows = labels.rows(job.keys)
+    different = np.flatnonzero(labels.array("label")[rows, 0] != expected.array("label")[:, 0])
+    return [f"label of {job.keys[row]!r} differs from the data set" for row in different[:10]]
+
+
+def predict_again(
+    record: Result,
+    classifier: Classifier,
+    dataset: ImageSet,
+    *,
+    images: int = 20,
+    seed: int = 0,
+    device: str = "auto",
+) -> VerifyResult:
+    """Predict random cells of random images of a record again.
+
+    Near ties of the new predictions are excused; the record's own note of them is a claim too.
+
+    Args:
+        record: What is claimed.
+        classifier: The model of the record.
+        dataset: The data of the record, the whole split.
+        images: Number of images.
+        seed: Chooses images and cells.
+        device: Where to predict.
+    """
+    job = replace(job_of(record, classifier, dataset), skip_bad=True)
+    problems = differences(record, job)
+    if problems:
+        return VerifyResult(tuple(problems))
+    chosen = _choose(job, record.tables, images, seed)
+    claimed_digests = record.tables.column(DIGEST)[record.tables.rows(chosen)]
+    tables = job.images()
+    compared, ties, chooser = 0, 0, np.random.default_rng(seed)
+    with float32_arithmetic(job.settings["precision"]):
+        predictor = make_predictor(job, choose_device(device), None)
+        for canvases in load_ahead(job, chosen, FULL_BATCHES * predictor.batch_size, tables):
+            batch = image_batch(job, canvases, predictor)
+            problems += [f"{key} cannot be read" for key in canvases.bad]
+            for request in job.requests:
+                rows = [i for i, k in enumerate(batch.keys) if job.position[k] < request.images]
+                if not rows:
+                    continue
+                keys = [batch.keys[i] for i in rows]
+                claimed = read_cells(record.tables, request.metric, keys)
+                share = CELLS / max(1, claimed.known.sum()) * len(batch.keys) / len(chosen)
+                blank = claimed.known & (chooser.random(claimed.classes.shape) < share)
+                new = Cells(
+                    np.where(blank, UNKNOWN, claimed.classes).astype(np.int16),
+                    np.where(blank, UNKNOWN, claimed.probabilities).astype(np.float32),
+                    claimed.labels,
+                )
+                excused = np.zeros(blank.shape, dtype=bool)
+
+                def unknown(cells: Cells, blank: NDArray[np.bool_] = blank) -> NDArray[np.bool_]:
+                    return blank & ~cells.known
+
+                for tied in predict_cells(request.metric, new, batch, rows, unknown):
+                    excused[tied] = True
+                compared += int(blank.sum())
+                ties += int(excused.sum())
+                differ = new.classes != claimed.classes
+                change = np.abs(new.probabilities - claimed.probabilities)
+                differ |= (claimed.probabilities >= 0) & (change > CHANGE_TOLERANCE)
+                problems += [
+                    f"{request.metric.name}: {keys[row]} in column {column}: class "
+                    f"{claimed.classes[row, column]} in the record, {new.classes[row, column]} "
+                    "predicted"
+                    for row, column in np.argwhere(differ & ~excused)
+                ]
+    found = tables.column(DIGEST)[tables.rows(chosen)]
+    for row in np.flatnonzero((claimed_digests != found) & (found >= 0))[:10]:
+        problems.append(f"{chosen[row]} is another image than in the record")
+    if ties > max(MOST_TIES * compared, 1):
+        problems.append(
+            f"rounding may decide {ties} of {compared} predictions: too many to verify anything"
+        )
+    return VerifyResult(tuple(problems), len(chosen), compared, seed)
+
+
+def _choose(job: Job, tables: Tables, images: int, seed: int) -> list[str]:
+    """Choose random images, as far as possible those of every request."""
+    generator = random.Random(seed)
+    chosen: list[str] = []
+    for request in sorted(job.requests, key=lambda request: request.images):
+        rest = sorted(set(job.keys[: request.images]) - set(chosen))
+        lacking = min(images, request.images) - len(chosen)
+        chosen += generator.sample(rest, max(0, min(lacking, len(rest))))
+    return sorted(chosen, key=job.position.__getitem__)

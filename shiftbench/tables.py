@@ -1,0 +1,348 @@
+"""Prediction tables: a row per image, a column per view, the entry the predicted class.
+
+Every array has a row per image and contains -1 where nothing is known yet, so `np.maximum` merges
+what processes, machines and earlier runs predicted. On disk a table is a folder of immutable
+Parquet files named by their content. A process that wrote a file may remove the files that it
+contains, so writers need no lock and a killed process loses nothing that was saved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from shiftbench.errors import RecordError, first_line
+from shiftbench.files import write_atomic
+
+log = logging.getLogger(__name__)
+
+UNKNOWN = -1
+CLEAN = "clean"  # the table of the view at (0, 0), shared by all metrics
+PROBABILITY = ".probability"  # suffix of the array beside the classes of a table
+LABEL, DIGEST, NEAR_TIE, UNREADABLE = "label", "digest", "near_tie", "unreadable"
+DTYPES = {LABEL: np.int16, DIGEST: np.int64, NEAR_TIE: np.int8, UNREADABLE: np.int8}
+MOST_CLASSES = np.iinfo(np.int16).max
+MAX_DISAGREEMENT = 0.01  # fraction of common cells that rounding on other hardware may explain
+LOGIT_TOLERANCE = 1e-3  # of the largest logit of the probe, between two machines
+RETRY_SECONDS = 0.02  # until the folder is listed again
+ABANDONED_SECONDS = 3600.0  # age of a temporary file whose writer was killed
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Predictions of some images through the views of one metric; column 0 is the clean image."""
+
+    classes: NDArray[np.int16]  # (images, 1 + views): predicted class; -1: not predicted
+    probabilities: NDArray[np.float32]  # same shape: of the reference class; -1: not stored
+    labels: NDArray[np.int64]  # (images,)
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Mask of the predicted cells."""
+        return self.classes >= 0
+
+    @property
+    def wrong(self) -> NDArray[np.bool_]:
+        """Mask of the misclassified cells."""
+        wrong: NDArray[np.bool_] = self.known & (self.classes != self.labels[:, None])
+        return wrong
+
+
+class Tables:
+    """Predictions of one model: named arrays with a row per image.
+
+    >>> first, second = Tables(["a", "b"]), Tables(["b", "c"])
+    >>> first.array("crop", 2)[:] = [[7, 7], [5, -1]]
+    >>> second.array("crop", 3)[:] = [[5, 9, -1], [3, -1, -1]]
+    >>> merged([first, second]).array("crop").tolist()
+    [[7, 7, -1], [5, 9, -1], [3, -1, -1]]
+    """
+
+    def __init__(self, keys: Iterable[str] = (), *, origin: str = "") -> None:
+        self.keys = list(keys)
+        self.origin = origin  # the file, named in errors
+        self.arrays: dict[str, NDArray[Any]] = {}  # (images, columns) each
+        self._row = {key: row for row, key in enumerate(self.keys)}
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Append the images that are not there yet."""
+        new = [key for key in dict.fromkeys(keys) if key not in self._row]
+        self._row |= {key: len(self.keys) + i for i, key in enumerate(new)}
+        self.keys += new
+        for name, array in self.arrays.items() if new else ():
+            self.arrays[name] = _padded(array, len(self.keys), array.shape[1])
+
+    def rows(self, keys: Iterable[str]) -> NDArray[np.intp]:
+        """Return the row of each image."""
+        return np.array([self._row[key] for key in keys], dtype=np.intp)
+
+    def array(self, name: str, columns: int = 0) -> NDArray[Any]:
+        """Return an array with at least `columns` columns; new cells are unknown."""
+        dtype = np.float32 if name.endswith(PROBABILITY) else DTYPES.get(name, np.int16)
+        array = self.arrays.get(name, np.empty((0, 0), dtype))
+        if len(array) < len(self.keys) or array.shape[1] < columns:
+            array = _padded(array, len(self.keys), max(columns, array.shape[1]))
+            self.arrays[name] = array
+        return array
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return an array of one column, (images,)."""
+        column: NDArray[Any] = self.array(name, 1)[:, 0]
+        return column
+
+    def take(self, keys: Sequence[str]) -> Tables:
+        """Copy some images, in the order of `keys`."""
+        part, rows = Tables(keys), self.rows(keys)
+        part.arrays = {name: array[rows] for name, array in self.arrays.items()}
+        return part
+
+    def read(self, table: str, columns: int, keys: Sequence[str]) -> Cells:
+        """Copy the cells of some images: the clean view and the first `columns` of a table."""
+        rows, parts = self.rows(keys), []
+        for suffix in ("", PROBABILITY):
+            clean = self.array(CLEAN + suffix, 1)[rows]
+            own = np.full((len(rows), columns), UNKNOWN, clean.dtype)
+            stored = self.arrays.get(table + suffix)
+            if columns and stored is not None:
+                width = min(columns, stored.shape[1])
+                own[:, :width] = self.array(table + suffix)[rows, :width]
+            parts.append(np.hstack([clean, own]))
+        return Cells(*parts, self.column(LABEL)[rows].astype(np.int64))
+
+    def write(self, table: str, keys: Sequence[str], cells: Cells) -> None:
+        """Store cells that `read` returned and a model completed."""
+        rows, columns = self.rows(keys), cells.classes.shape[1] - 1
+        for suffix, values in (("", cells.classes), (PROBABILITY, cells.probabilities)):
+            self.array(CLEAN + suffix, 1)[rows] = values[:, :1]
+            if columns and (values[:, 1:] >= 0).any():
+                self.array(table + suffix, columns)[rows, :columns] = values[:, 1:]
+
+    def predictions(self) -> int:
+        """Count the known cells of all tables."""
+        classes = (
+            a for n, a in self.arrays.items() if n not in DTYPES and not n.endswith(PROBABILITY)
+        )
+        return int(sum((array >= 0).sum() for array in classes))
+
+
+def _padded(array: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
+    padded = np.full((rows, columns), UNKNOWN, array.dtype)
+    padded[: array.shape[0], : array.shape[1]] = array
+    return padded
+
+
+def merged(parts: Sequence[Tables]) -> Tables:
+    """Merge all images and cells of several tables.
+
+    Up to 1% of the common cells may differ, as rounding on other hardware makes them: the larger
+    class is stored and the image is marked as a near tie.
+
+    Raises:
+        RecordError: The tables are of different images, labels or models.
+    """
+    whole = Tables()
+    for number, part in enumerate(parts):
+        whole.add(part.keys)
+        rows = whole.rows(part.keys)
+        for name, theirs in part.arrays.items():
+            array = whole.array(name, theirs.shape[1])
+            ours = array[rows, : theirs.shape[1]]
+            if differs := _disagreement(name, ours, theirs):
+                row, _ = differs[0]
+                first = next(p for p in parts[:number] if _contradicts(p, part, name, row))
+                both = " and ".join(p.origin or "this run" for p in (first, part))
+                raise RecordError(
+                    f"{both} disagree on {name} of {part.keys[row]!r} ({len(differs)} such cells): "
+                    "they are of different models or data. Choose another --output, or start over "
+                    "with --fresh"
+                )
+            array[rows, : theirs.shape[1]] = np.maximum(ours, theirs)
+            if name not in DTYPES and not name.endswith(PROBABILITY):
+                tied = ((ours >= 0) & (theirs >= 0) & (ours != theirs)).any(1)
+                if tied.any():
+                    whole.array(NEAR_TIE, 1)[rows[tied]] = 1
+    return whole
+
+
+def _disagreement(name: str, ours: NDArray[Any], theirs: NDArray[Any]) -> list[tuple[int, int]]:
+    """Return the cells that differ, if they are more than rounding explains."""
+    if name in (NEAR_TIE, UNREADABLE) or name.endswith(PROBABILITY):
+        return []
+    both = (ours >= 0) & (theirs >= 0)
+    differ = np.argwhere(both & (ours != theirs))
+    allowed = 0 if name in DTYPES else max(1, MAX_DISAGREEMENT * both.sum())
+    return [(int(row), int(column)) for row, column in differ] if len(differ) > allowed else []
+
+
+def _contradicts(first: Tables, second: Tables, name: str, row: int) -> bool:
+    key = second.keys[row]
+    if name not in first.arrays or key not in first.keys:
+        return False
+    a, b = first.array(name)[first.rows([key])[0]], second.array(name)[row]
+    width = min(len(a), len(b))
+    return bool(((a[:width] >= 0) & (b[:width] >= 0) & (a[:width] != b[:width])).any())
+
+
+class TableFolder:
+    """The Parquet files of one record; any number of processes may read and write at a time."""
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any], images: Tables) -> None:
+        """Open a folder, which need not exist.
+
+        Args:
+            folder: Directory of the files.
+            identity: Values that must agree before predictions are merged.
+            images: Images of a run with their labels, which those of the files must equal.
+        """
+        self.folder, self.identity, self._images = folder, identity, images
+        self._read: dict[Path, Tables] = {}
+        self._last: Path | None = None  # the newest file of this process
+
+    def read(self) -> Tables:
+        """Merge everything that any process predicted so far."""
+        while True:
+            paths = table_files(self.folder)
+            with suppress(FileNotFoundError):  # another process has just merged it
+                self._read = {path: self._read.get(path) or self._load(path) for path in paths}
+                # A single listing may miss both a removed file and its successor.
+                if table_files(self.folder) == paths:
+                    return merged([self._images, *self._read.values()])
+            time.sleep(RETRY_SECONDS)
+
+    def _load(self, path: Path) -> Tables:
+        try:
+            tables, identity = read_tables(path)
+        except RecordError as error:
+            log.warning("%s. Its cells are predicted again", error)
+            return Tables()  # without an origin: the file is never removed
+        require_same_identity(path, identity, self.identity)
+        return tables
+
+    def save(self, tables: Tables) -> None:
+        """Write tables as one file, and remove the files that it contains.
+
+        Raises:
+            RecordError: The folder is read-only, or the disk is full.
+        """
+        content = to_parquet(tables, self.identity)
+        path = self.folder / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                write_atomic(path, content)
+        except OSError as error:
+            raise RecordError(
+                f"cannot write {path}: {error.strerror or error}. Free some space or choose "
+                "another --output; saved predictions are kept"
+            ) from error
+        images = set(tables.keys)
+        for old, part in self._read.items():
+            if part.origin and old != path and images.issuperset(part.keys):
+                _remove(old)
+        if self._last not in (None, path):
+            _remove(self._last)
+        self._last = path
+        with suppress(OSError):
+            for leftover in self.folder.glob(".*.tmp"):
+                if time.time() - leftover.stat().st_mtime > ABANDONED_SECONDS:
+                    _remove(leftover)
+
+
+def _remove(path: Path) -> None:
+    with suppress(PermissionError):  # Windows, while another process reads the file
+        path.unlink(missing_ok=True)
+
+
+def table_files(folder: Path) -> list[Path]:
+    """List the files of a folder of tables."""
+    return sorted(folder.glob("*.parquet"))
+
+
+def to_parquet(tables: Tables, identity: Mapping[str, Any]) -> bytes:
+    """Encode tables; equal cells give equal bytes.
+
+    A column contains the rows of one array as lists: a Parquet column per offset would be 30 to 70
+    times larger.
+    """
+    columns: dict[str, pa.Array] = {"key": pa.array(tables.keys, pa.string())}
+    known = {name: tables.array(name) for name, a in tables.arrays.items() if (a >= 0).any()}
+    for name, array in sorted(known.items()):
+        flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+        columns[name] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+    table = pa.table(columns).replace_schema_metadata({"shiftbench": json.dumps(identity)})
+    out = io.BytesIO()
+    pq.write_table(table, out, compression="zstd", use_dictionary=["key"])
+    return out.getvalue()
+
+
+def read_tables(path: Path) -> tuple[Tables, dict[str, Any]]:
+    """Read the tables of a file and their identity.
+
+    Raises:
+        RecordError: The file is truncated, or not a table of predictions.
+        FileNotFoundError: The file is gone.
+    """
+    content = path.read_bytes()
+    try:
+        table = pq.read_table(io.BytesIO(content))
+        identity = json.loads(table.schema.metadata[b"shiftbench"])
+        tables = Tables(table["key"].to_pylist(), origin=str(path))
+        for name in table.column_names[1:]:
+            width = table.schema.field(name).type.list_size
+            flat = table[name].combine_chunks().flatten().to_numpy()
+            tables.arrays[name] = flat.reshape(-1, width).copy()
+    except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"cannot read {path}: {first_line(error)}") from error
+    return tables, identity
+
+
+def require_same_identity(
+    path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]
+) -> None:
+    """Raise RecordError if predictions are of other weights, data, geometry, precision or seed."""
+    differences = [
+        f"{name} was {old}, is {new}" for name, old, new in _flat_differences(theirs, ours)
+    ]
+    if differences:
+        raise RecordError(
+            f"{path.parent.parent} contains other predictions ({'; '.join(differences)}). Choose "
+            "another --output or --name, or start over with --fresh"
+        )
+
+
+def _flat_differences(
+    theirs: Mapping[str, Any], ours: Mapping[str, Any], prefix: str = ""
+) -> list[tuple[str, Any, Any]]:
+    """List (name, their value, our value) of the entries that differ; code only where both have it."""
+    found: list[tuple[str, Any, Any]] = []
+    for name, value in ours.items():
+        other = theirs.get(name)
+        if isinstance(value, Mapping):
+            found += _flat_differences(other or {}, value, f"{prefix}{name}.")
+        elif name == "logits":
+            if not _same_logits(other or (), value):
+                found.append((prefix + name, other, value))
+        elif other != value and not (prefix == "code." and other is None):
+            found.append((prefix + name, other, value))
+    return found
+
+
+def _same_logits(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Return True if two probes of a model differ by no more than rounding."""
+    largest = max(map(abs, second), default=0.0)
+    return len(first) == len(second) and np.allclose(
+        first, second, rtol=0, atol=LOGIT_TOLERANCE * largest, equal_nan=True
+    )
