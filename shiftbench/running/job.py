@@ -35,6 +35,25 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
+class AttackSpec:
+    """An attack with a grid or a number of images of its own.
+
+    >>> AttackSpec("bilinear", step="1/4").text
+    'bilinear:1/4'
+    """
+
+    attack: str  # a name; a step may follow: "bilinear:1/4"
+    step: str | None = None  # pixels between offsets; None: the attack's own
+    max_shift: int | None = None  # radius of the grid, in steps; None: that of the settings
+    limit: int | None = None  # number of images; None: that of the settings
+
+    @property
+    def text(self) -> str:
+        """The name and the step, as `--attack` spells them."""
+        return f"{self.attack}:{self.step}" if self.step else self.attack
+
+
+@dataclass(frozen=True)
 class Settings:
     """Every option that can change a number.
 
@@ -42,7 +61,8 @@ class Settings:
     ['accuracy', 'adversarial:crop']
     """
 
-    attacks: tuple[str, ...] = PAPER_ATTACKS  # or "all"; a step may follow: "bilinear:1/4"
+    # Names, to which a step may be added ("bilinear:1/4"), "all" or "none".
+    attacks: tuple[str | AttackSpec, ...] = PAPER_ATTACKS
     consistency: tuple[str, ...] = ("integer", "half", "crop")
     metrics: tuple[str, ...] = ()  # further ones, such as "flip" or "agreement:5"
     max_shift: int = 6  # radius of grids, in steps
@@ -58,7 +78,7 @@ class Settings:
     skip_bad: bool = False  # leave unreadable images out
 
     def __post_init__(self) -> None:
-        for attack in {*self.attacks} - {"all", "none"}:
+        for attack in {spec.text for spec in self.attack_specs()} - {"all", "none"}:
             parse_attack(attack)
         for kind in self.consistency:
             DRAWS.get(kind)
@@ -73,15 +93,39 @@ class Settings:
 
     def for_data(self, dataset: ImageSet) -> Settings:
         """Resolve `all` and `none` among the attacks to those that the data set allows."""
-        camera = isinstance(dataset, RenderedSet)
-        chosen = attack_names(self.attacks, camera=camera) if self.attacks else ()
-        return replace(self, attacks=chosen)
+        return self.with_attacks(camera=isinstance(dataset, RenderedSet))
+
+    def with_attacks(self, *, camera: bool) -> Settings:
+        """Resolve `all` and `none` among the attacks; `camera`: include those that render again."""
+        given = self.attack_specs()
+        names = attack_names((spec.text for spec in given), camera=camera) if given else ()
+        own = {name: [spec for spec in given if spec.text == name] for name in names}
+        chosen = [spec for name in names for spec in own[name] or [AttackSpec(name)]]
+        return replace(self, attacks=tuple(chosen))
+
+    def attack_specs(self) -> list[AttackSpec]:
+        """List the attacks, those given by name as well."""
+        return [a if isinstance(a, AttackSpec) else AttackSpec(a) for a in self.attacks]
 
     def metric_texts(self) -> list[str]:
         """List every metric as `--metric` spells it, accuracy first."""
         texts = [f"consistency:{kind}" for kind in self.consistency]
-        texts += [f"adversarial:{attack}" for attack in self.attacks]
+        texts += [f"adversarial:{spec.text}" for spec in self.attack_specs()]
         return list(dict.fromkeys(["accuracy", *texts, *self.metrics]))
+
+    def requests(self, geometry: Geometry, images: int) -> list[Request]:
+        """Plan every metric on the first of `images` images, accuracy first."""
+        attacks: dict[str, list[AttackSpec]] = {}
+        for spec in self.attack_specs():
+            attacks.setdefault(f"adversarial:{spec.text}", []).append(spec)
+        requests = []
+        for text in self.metric_texts():
+            for spec in attacks.get(text, [AttackSpec("")]):
+                grid = self.max_shift if spec.max_shift is None else spec.max_shift
+                (metric,) = plan_metrics([text], replace(self, max_shift=grid), geometry)
+                most = self.attack_limit if isinstance(metric, Adversarial) else None
+                requests.append(Request(metric, min(spec.limit or most or images, images)))
+        return requests
 
 
 def attack_names(names: Iterable[str], *, camera: bool) -> tuple[str, ...]:
@@ -220,19 +264,17 @@ def make_job(classifier: Classifier, dataset: ImageSet, settings: Settings) -> J
     _check(classifier, dataset, settings)
     cut = partial(canvas_for, classifier, dataset, crop_pct=settings.crop_pct, pad=settings.pad)
     bare = cut()
-    texts = settings.metric_texts()
-    if bare.resize - bare.view < 2 and "consistency:crop" not in settings.metrics:
+    if bare.resize - bare.view < 2:
         # Images without a margin for random crops: an error only if they were requested by name.
-        texts = [text for text in texts if text != "consistency:crop"]
-    metrics = plan_metrics(texts, settings, bare)
-    widest = max(metrics, key=lambda metric: metric.margin())
-    images = min(settings.limit or len(dataset), len(dataset))
-    attacked = min(settings.attack_limit or images, images)
+        kinds = tuple(kind for kind in settings.consistency if kind != "crop")
+        settings = replace(settings, consistency=kinds)
+    requests = settings.requests(bare, min(settings.limit or len(dataset), len(dataset)))
+    widest = max((request.metric for request in requests), key=lambda metric: metric.margin())
     return Job(
         classifier,
         dataset,
         cut(margin=widest.margin(), shift=widest.name),
-        tuple(Request(m, attacked if isinstance(m, Adversarial) else images) for m in metrics),
+        tuple(requests),
         {"seed": settings.seed, "precision": settings.precision},
         settings.skip_bad,
     )
@@ -260,7 +302,7 @@ def _check(classifier: Classifier, dataset: ImageSet, settings: Settings) -> Non
         raise DataError(
             f"expected a distinct key per image, got {key!r} for {count} images of {dataset.name}"
         )
-    for name in settings.attacks:
+    for name in (spec.text for spec in settings.attack_specs()):
         shift = SHIFTS.get(ATTACKS.get(name.partition(":")[0]).shift)
         if shift.rendered and not isinstance(dataset, RenderedSet):
             raise UsageError(
