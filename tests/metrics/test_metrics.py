@@ -1,337 +1,322 @@
-"""Every metric against a slow, obvious loop, and laws over the registry."""
+"""Every metric against a slow, obvious loop, and properties over the registry."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from statistics import median
-from typing import Any
 
-import pandas as pd
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
-from shiftbench.metrics import METRICS, Metric, MetricOptions, score_rows
-from shiftbench.metrics import plan_metric as plan
-from shiftbench.metrics.agreement import Agreement
-from shiftbench.metrics.base import NEAR_TIE_COLUMN, PASSES, ImageBatch
-from shiftbench.metrics.consistency import CONSISTENCIES
-from shiftbench.scores import ScoreName
+from shiftbench.metrics import METRICS, Cells, Metric, plan_metrics, score
+from shiftbench.metrics.adversarial import Adversarial
+from shiftbench.metrics.base import kind_of, read_cells, remaining_passes, score_names
+from shiftbench.metrics.consistency import DRAWS, Consistency
+from shiftbench.preprocessing import Geometry
+from shiftbench.running.job import Settings
+from shiftbench.running.predict import predict_tables
 from shiftbench.shifts import ATTACKS, SHIFTS
+from shiftbench.tables import Tables
 
 COUNT, VIEW, MARGIN, CLASSES = 9, 12, 9, 7
-OPTIONS = MetricOptions(max_shift=2, repeats=2, seed=1)
-PIXEL_ONLY = [
-    f"{name}:{argument}" if argument else name
-    for name in METRICS
-    for argument in METRICS.get(name).entries()
-    if argument != "camera"  # needs a scene; test_run covers it
-]
+KEYS = [f"image {i}" for i in range(COUNT)]
+SETTINGS = Settings(max_shift=2, consistency_samples=2, seed=1)
+GEOMETRY = Geometry(VIEW, VIEW + 2 * MARGIN, MARGIN, "none")
+ARGUMENTS = {  # of the metrics that have several; camera needs data that can be rendered
+    "adversarial": [name for name in ATTACKS if not SHIFTS.get(ATTACKS.get(name).shift).rendered],
+    "consistency": list(DRAWS),
+    "agreement": ["3", "3:roll"],
+}
+EVERY = [f"{name}:{a}".rstrip(":") for name in METRICS for a in ARGUMENTS.get(name, [""])]
+WEIGHT = torch.randn(CLASSES, 3, VIEW, VIEW, generator=torch.Generator().manual_seed(1)).double()
+every_metric = pytest.mark.parametrize("text", EVERY)
+every_kind = pytest.mark.parametrize("kind", list(DRAWS))
 
 
-def plan_metric(text: str, **changes: Any) -> Metric:
-    return plan(text, replace(OPTIONS, **changes), view=VIEW, resize=VIEW + 2 * MARGIN)
-
-
-every_metric = pytest.mark.parametrize("text", PIXEL_ONLY)
-every_kind = pytest.mark.parametrize("kind", list(CONSISTENCIES))
+def plan(text: str, settings: Settings = SETTINGS) -> Metric:
+    (metric,) = plan_metrics([text], settings, GEOMETRY)
+    return metric
 
 
 def images() -> Tensor:
     generator = torch.Generator().manual_seed(0)
     side = VIEW + 2 * MARGIN
     noise = torch.randn(COUNT, 3, side, side, generator=generator, dtype=torch.float64)
-    return torch.nn.functional.avg_pool2d(noise, 3, 1, 1)
+    return torch.nn.functional.avg_pool2d(noise, 9, 1, 4)
 
 
-WEIGHT = torch.randn(CLASSES, 3, VIEW, VIEW, generator=torch.Generator().manual_seed(1)).double()
-
-
-def fragile(x: Tensor) -> Tensor:
+def sensitive(x: Tensor) -> Tensor:
     return torch.einsum("bchw,kchw->bk", x, WEIGHT)
 
 
-def features(x: Tensor) -> Tensor:
-    return torch.nn.functional.avg_pool2d(x, 3).flatten(1)
+def labels() -> list[int]:
+    """Correct for most of the images."""
+    clean = sensitive(images()[..., MARGIN:-MARGIN, MARGIN:-MARGIN]).argmax(1).tolist()
+    return [(c + 1) % CLASSES if i % 4 == 0 else c for i, c in enumerate(clean)]
 
 
-class Featured:
-    """A model that exposes features and passes them on to `head`."""
-
-    def __init__(self, head: Callable[[Tensor], Tensor] = fragile) -> None:
-        self.head = head
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.head(x)
-
-    def features(self, x: Tensor) -> Tensor:
-        if self.head is not fragile:
-            self.head(x)  # counted
-        return features(x)
+def measured(
+    *metrics: Metric, network: Callable[[Tensor], Tensor] = sensitive, batch_size: int = 4
+) -> Tables:
+    options = {"keys": KEYS, "margin": MARGIN, "batch_size": batch_size}
+    return predict_tables(network, images(), labels(), metrics, **options)
 
 
-def shard(batch_size: int = 4, model: Callable[[Tensor], Tensor] | None = None) -> ImageBatch:
-    canvas = images()
-    labels = fragile(canvas[..., MARGIN:-MARGIN, MARGIN:-MARGIN]).argmax(1).numpy().copy()
-    labels[::4] = (labels[::4] + 1) % CLASSES
-    keys = [f"image {i}" for i in range(COUNT)]
-    model = Featured() if model is None else Featured(model)
-    return ImageBatch.predict(model, canvas, MARGIN, keys, labels, batch_size=batch_size)
+def cells_of(metric: Metric, network: Callable[[Tensor], Tensor] = sensitive) -> Cells:
+    return read_cells(measured(metric, network=network), metric, KEYS)
 
 
-def nothing(count: int = COUNT) -> pd.DataFrame:
-    return pd.DataFrame(index=range(count))
+def slow_class(image: int, shift: str, offset: Offset) -> int:
+    """Predict one view of one image."""
+    views = SHIFTS.get(shift).views(images()[image : image + 1], MARGIN)
+    return int(sensitive(views(offset))[0].argmax())
 
 
-def view(image: int, dy: int, dx: int) -> Tensor:
-    """One crop, cut by hand."""
-    top, left = MARGIN + dy, MARGIN + dx
-    return images()[image : image + 1, :, top : top + VIEW, left : left + VIEW]
-
-
-# --- laws over the registry
+# --- properties over the registry
 
 
 @every_metric
-def test_rows_have_the_declared_columns_and_scores_and_lack_nothing(text: str) -> None:
-    metric = plan_metric(text)
-    assert not metric.answered(nothing()).any()
-    rows = metric.measure(shard(), nothing())
-    assert set(rows) - {NEAR_TIE_COLUMN, PASSES} <= set(metric.columns)
-    assert len(rows) == COUNT
-    assert rows[metric.columns[0]].notna().all(), "the first column is never empty"
-    scores = score_rows([metric], rows)
-    assert set(scores) == set(metric.score_names())
-    assert all(s.n == COUNT and s.low <= s.value <= s.high for s in scores.values())
-    assert metric.answered(rows).all()
-    half = rows.loc[:4].reindex(range(COUNT))  # empty cells for the others
-    assert metric.answered(half).tolist() == [True] * 5 + [False] * 4
-    pd.testing.assert_frame_equal(metric.as_asked(rows), rows)
-    assert metric.as_measured(rows) == metric
-    table = rows.assign(label=shard().labels, prediction=shard().clean.prediction)
-    assert not any(bad.any() for bad in metric.contradictions(table).values())
+def test_metric_cells_equal_single_predictions(text: str) -> None:
+    metric = plan(text)
+    cells = cells_of(metric)
+    for image, key in enumerate(KEYS):
+        for column, view in enumerate(metric.views(key), start=1):
+            if cells.known[image, column]:
+                expected = slow_class(image, view.shift, view.offset)
+                assert cells.classes[image, column] == expected
 
 
 @every_metric
-def test_batches_and_company_change_nothing(text: str) -> None:
-    metric = plan_metric(text)
-    expected = metric.measure(shard(), nothing())
-    whole = metric.measure(shard(batch_size=100), nothing())
-    parts = [metric.measure(shard().take([i]), nothing(1)) for i in range(COUNT)]
-    for rows in (whole, pd.concat(parts, ignore_index=True)):
-        pd.testing.assert_frame_equal(rows, expected, rtol=1e-9, atol=1e-9)
+def test_metric_scores_are_fractions_of_all_images(text: str) -> None:
+    metric = plan(text)
+    cells = cells_of(metric)
+    assert not metric.needed(cells).any()
+    scores = score(metric, cells)
+    assert list(scores) == score_names(metric)
+    assert all(s.n == COUNT and 0 <= s.low <= s.value <= s.high <= 1 for s in scores.values())
 
 
 @every_metric
-def test_passes_are_counted_and_bounded(text: str) -> None:
+def test_metric_score_unknown_while_any_image_is(text: str) -> None:
+    metric = plan(text)
+    cells = cells_of(metric)
+    blank = replace(cells, classes=cells.classes.copy(), probabilities=cells.probabilities.copy())
+    blank.classes[3], blank.probabilities[3] = -1, -1
+    assert not score(metric, blank)
+    assert metric.needed(blank)[3].any()
+
+
+@every_metric
+def test_metric_rows_independent_of_batch_size(text: str) -> None:
+    metric = plan(text)
+    first = cells_of(metric)
+    for batch_size in (1, 5, 100):
+        other = read_cells(measured(metric, batch_size=batch_size), metric, KEYS)
+        np.testing.assert_array_equal(first.classes, other.classes)
+        np.testing.assert_allclose(first.probabilities, other.probabilities, atol=1e-6)
+
+
+@every_metric
+def test_metric_smaller_request_is_prefix_of_larger(text: str) -> None:
+    larger = replace(SETTINGS, max_shift=3, consistency_samples=4)
+    small, large = plan(text), plan(text, larger)
+    assert small.table == large.table
+    for key in KEYS:
+        views = list(small.views(key))
+        assert list(large.views(key))[: len(views)] == views
+
+
+@every_metric
+def test_metric_settings_bring_it_back(text: str) -> None:
+    metric = plan(text)
+    assert METRICS.get(kind_of(metric))(**vars(metric)) == metric
+    assert metric.name not in {plan(other).name for other in EVERY if other != text}
+
+
+@every_metric
+def test_metric_passes_are_bounded(text: str) -> None:
     seen = 0
 
     def counting(x: Tensor) -> Tensor:
         nonlocal seen
         seen += len(x)
-        return fragile(x)
+        return sensitive(x)
 
-    prepared = shard(model=counting)
-    metric, before = plan_metric(text), seen
-    rows = metric.measure(prepared, nothing())
-    asked = 0 if text == "accuracy" else int(rows[PASSES].sum())  # the pass at (0, 0) is its own
-    assert asked == seen - before <= metric.passes(nothing())
+    metric, empty = plan(text), Tables(KEYS)
+    bound = COUNT + remaining_passes(metric, read_cells(empty, metric, KEYS))
+    tables = measured(metric, network=counting, batch_size=1)
+    seen -= 3  # the comparison of the first image alone and in a batch
+    assert seen == tables.predictions() <= bound
 
 
 @every_metric
-def test_settings_bring_the_metric_back_and_names_do_not_collide(text: str) -> None:
-    metric, (kind, _, attack) = plan_metric(text), text.partition(":")
-    again = METRICS.get(kind).load(metric.settings())
-    assert (again, again.name) == (metric, metric.name)
-    others = [plan_metric(other) for other in PIXEL_ONLY if other != text]
-    assert not set(metric.columns) & {c for other in others for c in other.columns}
-    assert metric.name not in {other.name for other in others}
-    if METRICS.get(kind).searched:  # a changed kind of shift would be noticed
-        assert SHIFTS.get(ATTACKS.get(attack).shift) in metric.code()
+def test_metric_reference_precedes_the_view(text: str) -> None:
+    for column, view in enumerate(plan(text).views("x"), start=1):
+        assert view.reference is None or view.reference <= column
 
 
-# --- slow references
+def test_metrics_share_the_clean_predictions() -> None:
+    metrics = [plan(text) for text in EVERY]
+    tables = measured(*metrics)
+    cells = sum(a.size for n, a in tables.arrays.items() if n in {m.table for m in metrics})
+    assert tables.predictions() <= cells
+    for metric in metrics:
+        alone = cells_of(metric)
+        together = read_cells(tables, metric, KEYS)
+        np.testing.assert_array_equal(np.where(alone.known, together.classes, -1), alone.classes)
 
 
-def test_flip_is_the_mean_of_changes_from_frame_to_frame() -> None:
-    metric: Metric = plan_metric("flip")
-    assert metric.settings() == {"first": -7, "last": 8}
-    rows = metric.measure(shard(), nothing())
-    for image in range(COUNT):
-        frames = [fragile(view(image, 0, i - 7))[0] for i in range(16)]
-        changed = [int(a.argmax() != b.argmax()) for a, b in itertools.pairwise(frames)]
-        assert rows["flips"][image] == pytest.approx(sum(changed) / 15)
-        moved = [slow_distance(a, b) for a, b in itertools.pairwise(frames)]
-        assert rows["top5_distance"][image] == pytest.approx(sum(moved) / 15)
-    assert 0 < rows["flips"].mean() < 1
+# --- adversarial accuracy
 
 
-def slow_distance(first: Tensor, second: Tensor) -> int:
-    """The sum over the five best classes of the places in 1..5 that lie between their ranks."""
-    places = sorted(range(CLASSES), key=lambda k: -second[k])
-    total = 0
-    for i, best in enumerate(sorted(range(CLASSES), key=lambda k: -first[k])[:5], start=1):
-        j = places.index(best) + 1
-        total += sum(1 <= k - 1 <= 5 for k in range(min(i, j) + 1, max(i, j) + 1))
-    return total
+@pytest.mark.parametrize("full", [False, True])
+def test_adversarial_equals_exhaustive_loop(full: bool) -> None:
+    metric = plan("adversarial:crop", replace(SETTINGS, full_grid=full))
+    assert isinstance(metric, Adversarial)
+    cells, truth = cells_of(metric), labels()
+    correct = np.array(
+        [[slow_class(i, "crop", o) == truth[i] for o in metric.grid] for i in range(COUNT)]
+    )
+    rings = np.array(metric.grid.rings)
+    outcomes = metric.outcomes(cells)
+    for name, values in outcomes.items():
+        expected = correct[:, rings <= name.radius].all(1)
+        np.testing.assert_array_equal(values, expected)
+    first = np.where(correct.all(1), -1, correct.argmin(1))
+    np.testing.assert_array_equal(metric.first_wrong(cells), first)
+    assert 0 < np.mean([v.mean() for v in outcomes.values()]) < 1
+    if full:
+        assert cells.known.all()
+        by_offset = metric.accuracy_by_offset(cells)
+        assert [s.value for s in by_offset.values()] == correct.mean(0).tolist()
+    else:
+        after = np.cumsum(cells.wrong, axis=1) - cells.wrong > 0
+        assert not (cells.known & after).any(), "nothing is predicted after the first failure"
 
 
-def test_large_views_have_the_frames_of_imagenet_p() -> None:
-    metric = plan("flip", OPTIONS, view=224, resize=256)
-    assert (metric.settings()["first"], metric.settings()["last"], metric.margin()) == (-20, 20, 20)
+def test_adversarial_search_continues_from_inner_rings() -> None:
+    inner, outer = (plan("adversarial:crop", replace(SETTINGS, max_shift=s)) for s in (1, 3))
+    tables = measured(inner)
+    before = tables.predictions()
+    cells = read_cells(tables, outer, KEYS)
+    todo = outer.needed(cells)
+    assert not todo[:, : len(inner.views("")) + 1].any()
+    failed = cells.wrong.any(1)
+    assert set(failed) == {True, False}
+    assert not todo[failed].any()
+    assert todo[~failed].sum() == (~failed).sum()
+    assert before < measured(outer).predictions()
 
 
-def test_jitter_is_the_variance_along_the_diagonal() -> None:
-    seen = shard()
-    rows = plan_metric("jitter").measure(seen, nothing())
-    for image, label in enumerate(seen.labels):
-        answers = [fragile(view(image, d, d))[0] for d in range(-5, 5)]
-        logits = [float(a[label]) for a in answers]
-        chances = [float(a.softmax(0)[label]) for a in answers]
-        for name, values in (("logit", logits), ("probability", chances)):
-            mean = sum(values) / 10
-            expected = sum((value - mean) ** 2 for value in values) / 10
-            assert rows[f"jitter_{name}"][image] == pytest.approx(expected)
+def test_adversarial_step_of_its_own_is_named() -> None:
+    metric = plan("adversarial:bilinear:1/4")
+    assert metric.name == metric.table == "adversarial_bilinear[1/4]"
+    assert plan("adversarial:bilinear", replace(SETTINGS, step="1/4")) == metric
 
 
-@pytest.mark.parametrize("text", ["agreement:4", "agreement:4:roll"])
-def test_agreement_means_that_all_views_agree(text: str) -> None:
-    metric, seen = plan_metric(text), shard()
-    assert isinstance(metric, Agreement)
-    rows = metric.measure(seen, nothing())
-    shift = SHIFTS.get("crop" if text == "agreement:4" else "cyclic")
-    views = shift.views(images(), MARGIN)
-    agree = []
-    for image, key in enumerate(seen.keys):
-        drawn = metric.offsets(key)
-        assert len(drawn) == 4
-        answers = {int(fragile(views(offset)[image : image + 1]).argmax()) for offset in drawn}
-        agree.append(len(answers) == 1)
-    assert rows[metric.columns[0]].tolist() == agree
-
-
-@pytest.mark.parametrize("text", ["agreement:1", "agreement:many", "agreement:5:flip", "flip:3"])
-def test_arguments_that_do_not_fit_are_one_sentence(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected|takes nothing"):
-        plan_metric(text)
-
-
-def test_the_worst_margin_is_the_smallest_over_the_grid() -> None:
-    metric = plan_metric("adversarial:crop", mode="full_grid")
-    seen = shard()
-    rows = metric.measure(seen, nothing())
-    for image, label in enumerate(seen.labels):
-        smallest = math.inf
-        for dy in range(-2, 3):
-            for dx in range(-2, 3):
-                logits = fragile(view(image, dy, dx))[0]
-                others = torch.cat([logits[:label], logits[label + 1 :]])
-                smallest = min(smallest, float(logits[label] - others.max()))
-        assert rows["crop_worst_margin"][image] == pytest.approx(smallest)
-    survivors = rows["crop_worst_margin"] > 0
-    assert survivors.tolist() == rows["crop_broken_radius"].isna().tolist()
-    scores = score_rows([metric], rows)
-    assert scores.find("worst-confidence_crop").unit == "logits"
-
-
-def test_drift_is_the_largest_distance_over_that_of_another_image() -> None:
-    metric, seen = plan_metric("drift:crop"), shard()
-    rows = metric.measure(seen, nothing())
-    clean = torch.stack([features(view(image, 0, 0))[0] for image in range(COUNT)])
-    cosine = torch.nn.functional.cosine_similarity
-    others = [
-        1 - cosine(clean[a], clean[b], dim=0).item()
-        for a in range(COUNT)
-        for b in range(a + 1, COUNT)
-    ]
-    outcomes = metric.outcomes(rows)[ScoreName("drift", "crop")]
-    for image in range(COUNT):
-        largest = max(
-            1 - cosine(features(view(image, dy, dx))[0], clean[image], dim=0).item()
-            for dy in range(-2, 3)
-            for dx in range(-2, 3)
-        )
-        assert outcomes[image] == pytest.approx(largest / median(others), rel=1e-2)
-    flat = metric.measure(replace(seen, canvas=torch.ones_like(seen.canvas), _views={}), nothing())
-    assert flat["drift_crop_distance"].max() == pytest.approx(0, abs=1e-9)
-
-
-def test_drift_without_features_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match="exposes none"):
-        plan_metric("drift:crop").measure(replace(shard(), model=fragile), nothing())
-
-
-# --- consistency
+# --- consistency, agreement, flip
 
 
 @every_kind
 def test_consistency_equals_the_definition_image_by_image(kind: str) -> None:
-    drawn, entry, batch = plan_metric(f"consistency:{kind}"), CONSISTENCIES.get(kind), shard()
-    views, rows = batch.views(entry.shift), drawn.measure(batch, nothing())
-    for i, key in enumerate(batch.keys):
-        agreed, changes = 0, []
-        for repeat in range(2):
-            pair = entry.pair(key, drawn.settings()["span"], seed=1, repeat=repeat)
-            first, second = (fragile(views(offset)[i : i + 1])[0] for offset in pair)
+    metric = plan(f"consistency:{kind}")
+    assert isinstance(metric, Consistency)
+    cells, draws = cells_of(metric), DRAWS.get(kind)
+    agree, change = metric.outcomes(cells).values()
+    views = SHIFTS.get(draws.shift).views(images(), MARGIN)
+    for image, key in enumerate(KEYS):
+        offsets = [view.offset for view in metric.views(key)]
+        if draws.per_draw == 1:
+            pairs = [(ORIGIN, offset) for offset in offsets]
+        else:
+            pairs = list(zip(offsets[::2], offsets[1::2], strict=True))
+        assert len(pairs) == 2
+        same, moved = [], []
+        for pair in pairs:
+            first, second = (sensitive(views(o)[image : image + 1])[0] for o in pair)
             best = first.argmax()
-            agreed += bool(second.argmax() == best)
-            changes.append((second.softmax(0)[best] - first.softmax(0)[best]).abs().item())
-        assert rows[f"agreed_{kind}"][i] == agreed
-        assert rows[f"change_{kind}"][i] == pytest.approx(sum(changes) / 2, abs=1e-12)
-    [share, _] = score_rows([drawn], rows).values()
-    assert share.value == rows[f"agreed_{kind}"].mean() / 2
-    assert 0 < share.value < 1, "the case should tell images apart"
-    assert (rows["passes"] == (2 if entry.from_origin else 4)).all()
+            same.append(bool(second.argmax() == best))
+            moved.append((second.softmax(0)[best] - first.softmax(0)[best]).abs().item())
+        assert agree[image] == np.mean(same)
+        assert change[image] == pytest.approx(np.mean(moved), abs=1e-6)
+    assert 0 < agree.mean() < 1
 
 
 @every_kind
-def test_a_global_pool_model_is_cyclically_consistent(kind: str) -> None:
+def test_consistency_of_a_global_pool_model_is_cyclic_only(kind: str) -> None:
     weight = torch.randn(3, CLASSES, generator=torch.Generator().manual_seed(2)).double()
-    batch = shard(model=lambda x: x.mean((2, 3)) @ weight)
-    rows = plan_metric(f"consistency:{kind}").measure(batch, nothing())
-    if CONSISTENCIES.get(kind).from_origin:
-        assert rows[f"consistent_{kind}"].all()
-        assert rows[f"change_{kind}"].mean() < 1e-12
+    metric = plan(f"consistency:{kind}")
+    agree, change = metric.outcomes(cells_of(metric, lambda x: x.mean((2, 3)) @ weight)).values()
+    if DRAWS.get(kind).per_draw == 1:
+        assert agree.all()
+        assert change.max() < 1e-6
     else:
-        assert rows[f"change_{kind}"].mean() > 1e-4, "a crop brings new pixels into view"
+        assert change.mean() > 1e-4, "a crop contains new pixels"
+
+
+@pytest.mark.parametrize("text", ["agreement:3", "agreement:3:roll"])
+def test_agreement_equals_all_views_have_one_class(text: str) -> None:
+    metric = plan(text)
+    (values,) = metric.outcomes(cells_of(metric)).values()
+    for image, key in enumerate(KEYS):
+        views = metric.views(key)
+        assert len(views) == 3
+        assert values[image] == (len({slow_class(image, v.shift, v.offset) for v in views}) == 1)
+
+
+def test_agreement_shares_the_views_of_consistency() -> None:
+    consistency, agreement = plan("consistency:integer"), plan("agreement:2:roll")
+    assert not agreement.needed(read_cells(measured(consistency), agreement, KEYS)).any()
+
+
+def test_flip_equals_the_mean_of_changes_between_frames() -> None:
+    metric = plan("flip")
+    (values,) = metric.outcomes(cells_of(metric)).values()
+    for image in range(COUNT):
+        frames = [slow_class(image, "crop", Offset(0.0, float(x))) for x in range(-7, 9)]
+        assert values[image] == np.mean([a != b for a, b in itertools.pairwise(frames)])
+    assert 0 < values.mean() < 1
+
+
+def test_flip_large_views_have_the_frames_of_imagenet_p() -> None:
+    (metric,) = plan_metrics(["flip"], SETTINGS, Geometry(224, 256, 0, "none"))
+    assert (metric.margin(), len(metric.views(""))) == (20, 41)
+
+
+@pytest.mark.parametrize("text", ["agreement:1", "agreement:many", "agreement:5:flip", "flip:3"])
+def test_metric_wrong_argument_raises(text: str) -> None:
+    with pytest.raises(UsageError, match="expected"):
+        plan(text)
+
+
+# --- random draws
 
 
 @every_kind
-def test_later_draws_continue_where_earlier_ones_ended(kind: str) -> None:
-    """Of any number for each image."""
-    batch = shard()
-
-    def draw(repeats: int, before: pd.DataFrame) -> pd.DataFrame:
-        return plan_metric(f"consistency:{kind}", repeats=repeats).measure(batch, before)
-
-    whole, one, three = (draw(repeats, nothing()) for repeats in (4, 1, 3))
-    grown = draw(4, pd.concat([one.iloc[:3], three.iloc[3:6]]).reindex(range(COUNT)))
-    pd.testing.assert_frame_equal(grown.drop(columns="passes"), whole.drop(columns="passes"))
-    assert (grown["passes"] * 4 == whole["passes"] * ([3] * 3 + [1] * 3 + [4] * 3)).all()
-
-
-@every_kind
-def test_images_seeds_and_repeats_draw_their_own(kind: str) -> None:
-    draws = [
-        CONSISTENCIES.get(kind).pair(str(key), 32, seed=seed, repeat=repeat)
+def test_draws_differ_between_images_seeds_and_samples(kind: str) -> None:
+    drawn = [
+        tuple(view.offset for view in Consistency(kind, 32, 2, seed).views(str(key)))
         for key in range(19)
-        for seed, repeat in ((0, 0), (1, 0), (0, 1))
+        for seed in (0, 1)
     ]
-    assert len(set(draws)) > 0.95 * len(draws)
+    offsets = [offset for offsets in drawn for offset in offsets]
+    assert len(set(offsets)) > 0.9 * len(offsets)
+
+
+def first_draws(kind: str, span: int, count: int) -> list[tuple[Offset, ...]]:
+    metric = Consistency(kind, span)
+    return [tuple(v.offset for v in metric.views(str(i))) for i in range(count)]
 
 
 def test_integer_draws_are_uniform_without_the_origin() -> None:
     span, trials = 2, 4800
-    kind = CONSISTENCIES.get("integer")
-    pairs = [kind.pair(str(i), span) for i in range(trials)]
-    assert all(first == ORIGIN for first, _ in pairs)
-    counts = Counter(second for _, second in pairs)
+    counts = Counter(offset for (offset,) in first_draws("integer", span, trials))
     axis = [float(i) for i in range(-span, span + 1)]
     assert set(counts) == {Offset(dy, dx) for dy in axis for dx in axis} - {ORIGIN}
     expected = trials / 24
@@ -339,25 +324,22 @@ def test_integer_draws_are_uniform_without_the_origin() -> None:
     assert chi_square < 49.7  # the 99.9% quantile with 23 degrees of freedom
 
 
-def test_half_draws_are_such_integers_plus_a_half() -> None:
-    half, trials = CONSISTENCIES.get("half"), 1000
-    seconds = {half.pair(str(i), 1)[1] for i in range(trials)}
+def test_half_draws_are_integer_draws_plus_a_half() -> None:
+    offsets = {offset for (offset,) in first_draws("half", 1, 1000)}
     axis = (-0.5, 0.5, 1.5)
-    assert seconds == {Offset(dy, dx) for dy in axis for dx in axis} - {Offset(0.5, 0.5)}
+    assert offsets == {Offset(dy, dx) for dy in axis for dx in axis} - {Offset(0.5, 0.5)}
 
 
 @pytest.mark.parametrize(("span", "low", "high"), [(32, -16, 15), (5, -2, 2), (2, -1, 0)])
-def test_crop_draws_cover_the_places_of_the_window(span: int, low: int, high: int) -> None:
-    kind = CONSISTENCIES.get("crop")
-    pairs = [kind.pair(str(i), span) for i in range(1000)]
-    places = {v for pair in pairs for offset in pair for v in (offset.dy, offset.dx)}
-    assert places == set(range(low, high + 1))
-    assert kind.margin(span) == max(-low, high)
-    assert any(first != ORIGIN for first, _ in pairs)
+def test_crop_draws_cover_every_position(span: int, low: int, high: int) -> None:
+    pairs = first_draws("crop", span, 1000)
+    positions = {v for pair in pairs for offset in pair for v in (offset.dy, offset.dx)}
+    assert positions == set(range(low, high + 1))
+    assert Consistency("crop", span).margin() == max(-low, high)
 
 
 @pytest.mark.parametrize(
-    ("kind", "view", "canvas", "span"),
+    ("kind", "view", "resize", "span"),
     [
         ("integer", 224, 256, 32),
         ("half", 32, 37, 15),
@@ -366,13 +348,13 @@ def test_crop_draws_cover_the_places_of_the_window(span: int, low: int, high: in
         ("crop", 32, 37, 5),
     ],
 )
-def test_span(kind: str, view: int, canvas: int, span: int) -> None:
-    assert CONSISTENCIES.get(kind).span(view, canvas) == span
+def test_span_follows_from_the_geometry(kind: str, view: int, resize: int, span: int) -> None:
+    assert DRAWS.get(kind).span(Geometry(view, resize, 0, "none")) == span
 
 
 @pytest.mark.parametrize(
-    ("kind", "view", "canvas"), [("integer", 2, 9), ("half", 1, 9), ("crop", 32, 32)]
+    ("kind", "view", "resize"), [("integer", 2, 9), ("half", 1, 9), ("crop", 32, 32)]
 )
-def test_refuses_images_with_nowhere_else_to_look_from(kind: str, view: int, canvas: int) -> None:
-    with pytest.raises(UsageError, match="no other place to look from"):
-        CONSISTENCIES.get(kind).span(view, canvas)
+def test_span_of_too_small_images_raises(kind: str, view: int, resize: int) -> None:
+    with pytest.raises(UsageError, match="larger than the view"):
+        DRAWS.get(kind).span(Geometry(view, resize, 0, "none"))
