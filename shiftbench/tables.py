@@ -111,16 +111,23 @@ class Tables:
 
     def read(self, table: str, columns: int, keys: Sequence[str]) -> Cells:
         """Copy the cells of some images: the clean view and the first `columns` of a table."""
-        rows, parts = self.rows(keys), []
-        for suffix in ("", PROBABILITY):
-            clean = self.array(CLEAN + suffix, 1)[rows]
-            own = np.full((len(rows), columns), UNKNOWN, clean.dtype)
-            stored = self.arrays.get(table + suffix)
-            if columns and stored is not None:
-                width = min(columns, stored.shape[1])
-                own[:, :width] = self.array(table + suffix)[rows, :width]
-            parts.append(np.hstack([clean, own]))
-        return Cells(*parts, self.column(LABEL)[rows].astype(np.int64))
+        rows = self.rows(keys)
+        classes, probabilities = (
+            self._with_clean(table, suffix, columns, rows) for suffix in ("", PROBABILITY)
+        )
+        return Cells(classes, probabilities, self.column(LABEL)[rows].astype(np.int64))
+
+    def _with_clean(
+        self, table: str, suffix: str, columns: int, rows: NDArray[np.intp]
+    ) -> NDArray[Any]:
+        """Copy rows of an array, (images, 1 + columns), with the clean view in column 0."""
+        clean = self.array(CLEAN + suffix, 1)
+        cells = np.full((len(rows), 1 + columns), UNKNOWN, clean.dtype)
+        cells[:, :1] = clean[rows]
+        if columns and table + suffix in self.arrays:
+            stored = self.array(table + suffix)[rows, :columns]
+            cells[:, 1 : 1 + stored.shape[1]] = stored
+        return cells
 
     def write(self, table: str, keys: Sequence[str], cells: Cells) -> None:
         """Store cells that `read` returned and a model completed."""
@@ -309,9 +316,7 @@ def read_tables(path: Path) -> tuple[Tables, dict[str, Any]]:
     return tables, identity
 
 
-def require_same_identity(
-    path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]
-) -> None:
+def require_same_identity(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise RecordError if predictions are of other weights, data, geometry, precision or seed."""
     differences = [
         f"{name} was {old}, is {new}" for name, old, new in _flat_differences(theirs, ours)

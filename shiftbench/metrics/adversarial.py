@@ -98,11 +98,11 @@ class Adversarial(Metric):
 
     def accuracy_by_offset(self, cells: Cells) -> dict[Offset, Score]:
         """Compute the accuracy at each offset that is known for all images: a heat map."""
-        known = cells.known.all(0)
+        known = set(np.flatnonzero(cells.known.all(axis=0)).tolist())
         return {
             offset: mean_score(~cells.wrong[:, column])
             for column, offset in enumerate(self.grid)
-            if known[column]
+            if column in known
         }
 
 

@@ -14,8 +14,8 @@ from typing_extensions import Self
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.registry import Registry
-from shiftbench.scores import ScoreName, Scores
-from shiftbench.statistics import mean_score
+from shiftbench.scores import ScoreName
+from shiftbench.statistics import Score, mean_score
 from shiftbench.tables import Cells, Tables
 
 if TYPE_CHECKING:
@@ -118,14 +118,14 @@ def score_names(metric: Metric) -> list[ScoreName]:
     return list(metric.outcomes(read_cells(Tables(), metric, ())))
 
 
-def score(metric: Metric, cells: Cells) -> Scores:
+def score(metric: Metric, cells: Cells) -> dict[ScoreName, Score]:
     """Compute every score that is known for all of the images.
 
     A mean over the known images alone would be biased: an image that is misclassified at ring 1 is
     known at ring 6, and one that is not is unknown.
     """
     outcomes = metric.outcomes(cells).items()
-    return Scores({n: mean_score(v) for n, v in outcomes if len(v) and not np.isnan(v).any()})
+    return {n: mean_score(v) for n, v in outcomes if len(v) and not np.isnan(v).any()}
 
 
 def remaining_passes(metric: Metric, cells: Cells) -> int:
@@ -138,15 +138,20 @@ def remaining_passes(metric: Metric, cells: Cells) -> int:
 class Scored:
     """The scores of several requests, each of the request with the most images."""
 
-    scores: Scores
+    scores: dict[ScoreName, Score]
     requests: dict[ScoreName, Request]  # the request of each score
 
     @classmethod
-    def of(cls, results: Iterable[tuple[Request, Scores]]) -> Scored:
-        """Choose for each score the request with the most images."""
-        scores, requests = Scores(), dict[ScoreName, Request]()
+    def of(cls, results: Iterable[tuple[Request, dict[ScoreName, Score]]]) -> Scored:
+        """Choose for each score the request with the most images, then with the most views."""
+        scores, requests = dict[ScoreName, Score](), dict[ScoreName, Request]()
         for request, own in results:
             for name, value in own.items():
-                if name not in scores or value.n >= scores[name].n:
+                if name not in requests or _extent(request) > _extent(requests[name]):
                     scores[name], requests[name] = value, request
         return cls(scores, requests)
+
+
+def _extent(request: Request) -> tuple[int, int, str]:
+    """Return a sort key of requests; the last entry makes the choice independent of their order."""
+    return request.images, len(request.metric.views("")), repr(request.metric)

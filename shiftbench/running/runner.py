@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -78,7 +79,8 @@ ProgressCallback = Callable[[Progress], None]
 class RunResult:
     """Result of a run."""
 
-    record: Result | None  # None: other shards have images left
+    record: Result | None  # everything that was ever requested; None: other shards are unfinished
+    requested: Result | None  # the part that this run requested
     complete: bool  # True if nothing was missing before the run
     left: int = 0  # images that other shards have to predict
 
@@ -111,7 +113,7 @@ def run(
     >>> quick = Settings(attacks=("crop",), max_shift=1, limit=12)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     result = run("xcit_pico_6_p8.scenes", "scenes", quick, folder)
-    >>> result.record.scores.find("accuracy").n
+    >>> result.record.score("accuracy").n
     12
     """
     execution, settings = execution or Execution(), settings or Settings()
@@ -138,19 +140,23 @@ def run(
         tables = store.read()  # includes what other shards predicted meanwhile
     left = len(job.missing(tables))
     if left:
-        return RunResult(None, complete=False, left=left)
+        return RunResult(None, None, complete=False, left=left)
     tables = job.in_order(tables)
     if todo or len(list(store.folder.glob("*.parquet"))) > 1:
         store.save(tables)
-    record = derive_result(
+    derive = partial(
+        derive_result,
         tables,
-        [*earlier, *_earlier_requests(folder), *job.requests],
         model=job.model_info,
         data=job.data_info,
         settings=job.settings,
         environment=describe_environment(execution.device),
     )
-    return RunResult(write_record(folder, record), complete=not todo)
+    record = write_record(
+        folder, derive(requests=[*earlier, *_earlier_requests(folder), *job.requests])
+    )
+    requested = replace(derive(requests=job.requests), folder=folder, created=record.created)
+    return RunResult(record, requested, complete=not todo)
 
 
 def predict_missing(
@@ -201,9 +207,7 @@ def load_ahead(
         DataError: An image has changed since it was predicted before.
     """
     indices = [job.order[job.position[key]] for key in keys]
-    stream = Canvases(
-        job.dataset, job.geometry, indices, workers=workers, skip_bad=job.skip_bad
-    )
+    stream = Canvases(job.dataset, job.geometry, indices, workers=workers, skip_bad=job.skip_bad)
     with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
         pending = pool.submit(stream.take, size)
         while (batch := pending.result()) is not None:
