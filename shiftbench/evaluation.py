@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -36,10 +36,10 @@ from shiftbench.records.result import (
 from shiftbench.running.job import Settings, attack_names
 from shiftbench.running.predict import CHECKED, ImageBatch, Network, Predictor, measure
 from shiftbench.running.runner import FULL_BATCHES, describe_environment
-from shiftbench.scores import ACCURACY, Scores
+from shiftbench.scores import ACCURACY, ScoreName, curve_of, last_points
 from shiftbench.shifts.base import view_size, window
 from shiftbench.statistics import Score
-from shiftbench.tables import DIGEST, LABEL, Tables
+from shiftbench.tables import DIGEST, LABEL, Tables, identifier
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ class Evaluation:
     record: Result  # as `shiftbench run` would have written it
 
     @property
-    def scores(self) -> Scores:
+    def scores(self) -> Mapping[ScoreName, Score]:
         """Every score, by name."""
         return self.record.scores
 
@@ -76,7 +76,7 @@ class Evaluation:
 
     def score(self, name: str) -> Score:
         """A score by its text: `accuracy`, `consistency_half`, `adversarial_crop@3`."""
-        return self.scores.find(name)
+        return self.record.score(name)
 
     @property
     def accuracy(self) -> Score:
@@ -88,19 +88,22 @@ class Evaluation:
 
         By default `s` is the radius of the grid. Of several attacks, this is the first.
         """
-        name = self.scores.curves()[0]
-        radii = self.scores.curve(name)
-        score = self.scores.at(name, s)
-        if score is None:
+        curve = self._first_curve()
+        last = max(curve)
+        if s is not None and s not in curve:
             raise UsageError(
-                f"this evaluation searched 0..{max(radii)} steps, got {s}. Evaluate again "
-                "with a larger max_shift"
+                f"expected a max shift of 0 to {last} steps, got {s}. Evaluate again with a larger "
+                "max_shift"
             )
-        return score
+        return curve[last if s is None else s]
+
+    def _first_curve(self) -> dict[int, Score]:
+        """Return the curve of the first attack by radius."""
+        return curve_of(self.scores, next(n for n in self.scores if n.radius is not None))
 
     def curve(self) -> pd.DataFrame:
         """Adversarial accuracy at every radius, with its interval: a row per `max_shift`."""
-        curve = self.scores.curve(self.scores.curves()[0])
+        curve = self._first_curve()
         frame = pd.DataFrame([vars(score) for score in curve.values()], index=list(curve))
         return frame.rename_axis("max_shift").reset_index()
 
@@ -134,12 +137,11 @@ class Evaluation:
         return place
 
     def __repr__(self) -> str:
-        stems = [stem for stem in self.scores.stems() if stem.family in ("accuracy", "adversarial")]
-        words = []
-        for stem in stems:
-            score, curve = self.scores.at(stem), self.scores.curve(stem)
-            at = f"@{max(curve)}" if curve else ""
-            words.append(f"{stem}{at} {score.text() if score else ''}%")
+        words = [
+            f"{name} {score.text()}%"
+            for name, score in last_points(self.scores).items()
+            if name.family in ("accuracy", "adversarial")
+        ]
         return f"<Evaluation of {self.record.data.images} images: {', '.join(words)}>"
 
     def _repr_html_(self) -> str:
@@ -150,10 +152,9 @@ class Evaluation:
 
     def __str__(self) -> str:
         lines = []
-        for stem in self.scores.stems():
-            curve, score = self.scores.curve(stem), self.scores.at(stem)
-            up_to = f" up to {max(curve)} steps" if curve else ""
-            lines.append(f"{str(stem).replace('_', ' ')}{up_to}: {score}")
+        for name, score in last_points(self.scores).items():
+            up_to = "" if name.radius is None else f" up to {name.radius} steps"
+            lines.append(f"{name.stem.replace('_', ' ')}{up_to}: {score}")
         return "\n".join(lines)
 
 
@@ -200,7 +201,7 @@ def evaluate(
             the given images); empty for none.
         consistency_samples: Random shifts per image.
         metrics: Further metrics, as `shiftbench list metrics` names them.
-        keys: A stable name per image, which its random shifts follow from; by default its number.
+        keys: A name per image; default: its number. Random shifts follow from the pixels instead.
         seed: Another seed, other random shifts.
         batch_size: How many images the model sees at once; no result depends on it.
         device: Where the images go; by default where the module's parameters are.
@@ -255,8 +256,10 @@ def evaluate(
             tables.add(names)
             rows = tables.rows(names)
             tables.array(LABEL, 1)[rows, 0] = labels_here
-            tables.array(DIGEST, 1)[rows, 0] = [_digest(image) for image in canvas.cpu()]
-            batch = ImageBatch(predictor, names, canvas, margin)
+            digests = [_digest(image) for image in _cut(part, place).cpu()]
+            tables.array(DIGEST, 1)[rows, 0] = digests
+            identifiers = [identifier(digest) for digest in digests]
+            batch = ImageBatch(predictor, names, canvas, margin, identifiers=identifiers)
             for _ in measure(batch, [(metric, range(len(names))) for metric in planned], tables):
                 pass
     record = derive_result(
@@ -272,7 +275,7 @@ def evaluate(
 
 def _digest(image: Tensor) -> int:
     """Digest the pixels of a normalized image."""
-    return content_digest(image.contiguous().view(torch.uint8).numpy().tobytes())
+    return content_digest(image.float().contiguous().numpy().tobytes())
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:

@@ -1,45 +1,34 @@
-"""Names of scores: one kind of name that every table, page, file and threshold iterates over."""
+"""Names of scores, and mappings from names to scores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any
+from dataclasses import asdict, fields
+from typing import Any, NamedTuple
 
 from shiftbench.registry import unknown_name
 from shiftbench.statistics import Score
 
-SCORE_FIELDS = tuple(field.name for field in fields(Score))  # what a score is in a record
+SCORE_FIELDS = tuple(field.name for field in fields(Score))
 
 
-@dataclass(frozen=True, order=True)
-class ScoreName:
-    """What a score is of.
+class ScoreName(NamedTuple):
+    """Name of a score; the points of a curve have a radius.
 
     >>> str(ScoreName("adversarial", "crop", 3))
     'adversarial_crop@3'
     """
 
-    family: str  # accuracy, consistency, change, adversarial, or a plugged-in metric's own
-    kind: str = ""  # which shift or attack; a step other than its own is named: half[1/4]
-    radius: int | None = None  # rings of the grid, where the score is a point of a curve
-
-    def __post_init__(self) -> None:
-        for word in (self.family, self.kind):
-            if word in SCORE_FIELDS or "@" in word:
-                raise ValueError(
-                    f"a score cannot be called {word!r}: @ and {', '.join(SCORE_FIELDS)} mean "
-                    "something else in records"
-                )
+    family: str  # accuracy, consistency, change, adversarial, or the name of a plug-in's metric
+    kind: str = ""  # shift type or attack; a step other than the attack's own is added: half[1/4]
+    radius: int | None = None  # rings of the grid (steps); None: no curve
 
     def __str__(self) -> str:
-        at = "" if self.radius is None else f"@{self.radius}"
-        return f"{self.stem}{at}"
+        return self.stem if self.radius is None else f"{self.stem}@{self.radius}"
 
     @property
     def stem(self) -> str:
-        """The name of the whole curve, or of the score where there is none.
+        """Name without the radius.
 
         >>> ScoreName("adversarial", "crop", 3).stem
         'adversarial_crop'
@@ -47,99 +36,98 @@ class ScoreName:
         return f"{self.family}_{self.kind}" if self.kind else self.family
 
     @property
-    def curve(self) -> ScoreName:
-        """The same without its radius.
-
-        >>> ScoreName("adversarial", "crop", 3).curve == ScoreName("adversarial", "crop")
-        True
-        """
-        return self if self.radius is None else ScoreName(self.family, self.kind)
-
-    @property
     def column(self) -> str:
-        """How tables call it; accuracy is known as top-1.
+        """Name of the column in tables, where accuracy is `top1`.
 
         >>> ScoreName("accuracy").column, ScoreName("consistency", "half").column
         ('top1', 'consistency_half')
         """
         return "top1" if self == ACCURACY else self.stem
 
+    @property
+    def curve(self) -> ScoreName:
+        """The name without its radius.
+
+        >>> ScoreName("adversarial", "crop", 3).curve == ScoreName("adversarial", "crop")
+        True
+        """
+        return self.at(None)
+
+    def at(self, radius: int | None) -> ScoreName:
+        """Return the name with another radius.
+
+        >>> str(ScoreName("adversarial", "crop").at(3))
+        'adversarial_crop@3'
+        """
+        return ScoreName(self.family, self.kind, radius)
+
 
 ACCURACY = ScoreName("accuracy")
 
 
-class Scores(dict[ScoreName, Score]):
-    """Every score of a record, by name; it is not changed once it is made.
+def curve_of(scores: Mapping[ScoreName, Score], name: ScoreName) -> dict[int, Score]:
+    """Return the points of a curve by radius, ascending; empty if there is no such curve."""
+    points = {n.radius: s for n, s in scores.items() if n.radius is not None and _same(n, name)}
+    return dict(sorted(points.items()))
+
+
+def _same(first: ScoreName, second: ScoreName) -> bool:
+    return first[:2] == second[:2]
+
+
+def last_points(scores: Mapping[ScoreName, Score]) -> dict[ScoreName, Score]:
+    """Return every score once, curves by the point of the largest radius.
 
     >>> from shiftbench.statistics import wilson
-    >>> scores = Scores({ScoreName("adversarial", "crop", s): wilson(9 - s, 10) for s in range(3)})
-    >>> scores.find("adversarial_crop") == scores.find("adversarial_crop@2")
-    True
+    >>> curve = {ScoreName("adversarial", "crop", s): wilson(9 - s, 10) for s in range(3)}
+    >>> [str(name) for name in last_points({ACCURACY: wilson(9, 10), **curve})]
+    ['accuracy', 'adversarial_crop@2']
     """
+    last: dict[ScoreName, ScoreName] = {}
+    for name in scores:
+        known = last.get(name.curve)
+        if known is None or (name.radius or 0) >= (known.radius or 0):
+            last[name.curve] = name
+    return {name: scores[name] for name in last.values()}
 
-    def curve(self, name: ScoreName) -> dict[int, Score]:
-        """The scores of a curve by radius, from the smallest up; empty where there is none."""
-        return self._curves.get(name.curve, {})
 
-    @cached_property
-    def _curves(self) -> dict[ScoreName, dict[int, Score]]:
-        curves: dict[ScoreName, dict[int, Score]] = {}
-        for name, score in self.items():
-            if name.radius is not None:
-                curves.setdefault(name.curve, {})[name.radius] = score
-        return {name: dict(sorted(curve.items())) for name, curve in curves.items()}
+def find_score(scores: Mapping[ScoreName, Score], text: str) -> Score:
+    """Return a score by its text; a curve without a radius is its last point.
 
-    def curves(self) -> list[ScoreName]:
-        """The names that have a radius, without it, in order."""
-        return [stem for stem in self.stems() if stem in self._curves]
+    Raises:
+        UsageError: There is no such score.
+    """
+    by_text = {str(name): score for name, score in scores.items()}
+    for name, score in last_points(scores).items():
+        by_text |= {name.stem: score, name.column: score}
+    if text not in by_text:
+        raise unknown_name("score", text, by_text)
+    return by_text[text]
 
-    def stems(self) -> list[ScoreName]:
-        """Every name without its radius, in order: a column of a table each."""
-        return list(dict.fromkeys(name.curve for name in self))
 
-    def at(self, name: ScoreName, radius: int | None = None) -> Score | None:
-        """A score by stem: that of the radius where there is a curve, by default of the largest."""
-        curve = self.curve(name)
-        if not curve:
-            return self.get(name.curve)
-        return curve.get(max(curve) if radius is None else radius)
+def scores_to_json(scores: Mapping[ScoreName, Score]) -> dict[str, Any]:
+    """Return scores as nested objects: by family, kind and radius."""
+    content: dict[str, Any] = {}
+    for name, score in scores.items():
+        words = (name.family, name.kind, "" if name.radius is None else str(name.radius))
+        if {*words[:2]} & {*SCORE_FIELDS} or "@" in name.stem:
+            raise ValueError(
+                f"expected a score name without @, {', '.join(SCORE_FIELDS)}, got {name}"
+            )
+        level = content
+        for word in words[: 3 if words[2] else 2 if words[1] else 1]:
+            level = level.setdefault(word, {})
+        level.update(asdict(score))
+    return content
 
-    def find(self, text: str) -> Score:
-        """A score by its text; a curve's own name is its last point. Unknown: a UsageError."""
-        names = self.texts()
-        if text not in names:
-            raise unknown_name("score", text, names)
-        return names[text]
 
-    def texts(self) -> dict[str, Score]:
-        """Every score by its text, the last point of each curve by the curve's own name too."""
-        by_text: dict[str, Score] = {}
-        for stem in self.stems():
-            curve = self.curve(stem)
-            by_text[str(stem)] = curve[max(curve)] if curve else self[stem]
-            by_text |= {f"{stem}@{radius}": score for radius, score in curve.items()}
-        return by_text
+def scores_from_json(content: Any) -> dict[ScoreName, Score]:
+    """Read the nested objects that `scores_to_json` wrote.
 
-    def to_json(self) -> dict[str, Any]:
-        """Nested objects, family, kind, radius; one may be a score and hold others as well."""
-        content: dict[str, Any] = {}
-        for name, score in self.items():
-            place = content.setdefault(name.family, {})
-            if name.kind or name.radius is not None:
-                place = place.setdefault(name.kind, {})
-            if name.radius is not None:
-                place = place.setdefault(str(name.radius), {})
-            place.update(vars(score))
-        return content
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Scores:
-        """Reads what `to_json` wrote.
-
-        Raises:
-            ValueError: Something is not a score; the message names it.
-        """
-        return cls(_leaves(content, ()))
+    Raises:
+        ValueError: A part of the content is not a score; the message names it.
+    """
+    return dict(_leaves(content, ()))
 
 
 def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Score]]:
@@ -160,10 +148,9 @@ def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[ScoreName, Sc
 def _score(content: Mapping[str, Any], where: str) -> Score:
     if content.keys() != set(SCORE_FIELDS):
         raise ValueError(f"{where}: expected value, low, high and n, got {', '.join(content)}")
+    if not all(isinstance(number, int | float) for number in content.values()):
+        raise ValueError(f"{where}: expected numbers, got {dict(content)}")
     score = Score(**content)
-    numbers = (score.value, score.low, score.high)
-    if not all(isinstance(x, int | float) for x in (*numbers, score.n)):
-        raise ValueError(f"{where}: expected numbers, got {content}")
-    if not all(0 <= x <= 1 for x in numbers):
-        raise ValueError(f"{where}: expected fractions in [0, 1], got {numbers}")
+    if not 0 <= score.low <= score.value <= score.high <= 1:
+        raise ValueError(f"{where}: expected 0 <= low <= value <= high <= 1, got {dict(content)}")
     return score

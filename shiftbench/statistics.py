@@ -9,6 +9,7 @@ interval excludes 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,9 +74,9 @@ class Score:
 
 
 def wilson(successes: float, n: int) -> Score:
-    """The Wilson score interval of `successes` out of `n`.
+    """Compute the Wilson score interval of `successes` out of `n`.
 
-    Images that succeed in part may count so: the interval is then on the safe side.
+    Successes may be fractional: the interval is then conservative.
 
     >>> score = wilson(9, 10)
     >>> round(score.low, 3), round(score.high, 3)
@@ -87,12 +88,12 @@ def wilson(successes: float, n: int) -> Score:
 
 
 def _wilson(p: float, n: int, effective: float, z: float = Z95) -> Score:
-    """Wilson's interval of a fraction `p` of `n` images that count as `effective` many."""
+    """Compute Wilson's interval of a fraction `p` of `n` images that count as `effective` many."""
     z2 = z**2
     center = (p + z2 / (2 * effective)) / (1 + z2 / effective)
     spread = math.sqrt(p * (1 - p) / effective + z2 / (4 * effective * effective))
     half = z / (1 + z2 / effective) * spread
-    # The interval holds its value and touches 0 or 1 exactly, however the ends are rounded.
+    # The interval contains its value and touches 0 or 1 exactly, however the ends are rounded.
     return Score(p, min(p, max(0.0, center - half)), max(p, min(1.0, center + half)), n)
 
 
@@ -121,7 +122,7 @@ def mean_score(outcomes: ArrayLike) -> Score:
 
 
 def _student_quantile(freedom: int) -> float:
-    """The 97.5% quantile of Student's distribution."""
+    """Return the 97.5% quantile of Student's distribution."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))
@@ -137,10 +138,14 @@ def _student_p_value(mean: float, error: float, freedom: int) -> float:
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """The two-sided p-value of the exact McNemar test.
+    """Return the two-sided p-value of the exact McNemar test.
 
-    If two models are equally good, each image that exactly one of them gets right is a fair coin:
-    `only_first` were right by the first model alone, `only_second` by the second.
+    If two models are equally good, each image that exactly one of them classifies correctly is a
+    fair coin.
+
+    Args:
+        only_first: Images that only the first model classifies correctly.
+        only_second: Images that only the second model classifies correctly.
 
     >>> mcnemar(0, 5)
     0.0625
@@ -168,14 +173,14 @@ class PairedComparison:
     difference: float  # mean outcome of the second minus that of the first
     low: float  # 95% interval of the difference
     high: float
-    p_value: float  # two-sided: exact McNemar for rights and wrongs, otherwise of the mean
-    only_first: int  # images where the first alone is right, or has the larger outcome
+    p_value: float  # two-sided: exact McNemar for outcomes of 0 and 1, otherwise of the mean
+    only_first: int  # images where the outcome of the first is larger
     only_second: int
     n: int
 
     @property
     def is_significant(self) -> bool:
-        """Whether equally good models would differ so much in less than 5% of cases."""
+        """True if equally good models differ as much in less than 5% of cases."""
         return self.p_value < SIGNIFICANCE
 
 
@@ -183,7 +188,7 @@ def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedComparison:
     """Compare two models by their outcomes on the same images in the same order.
 
     Outcomes of 0 and 1: the exact McNemar test, and the interval of Agresti and Min (2005): Wald's,
-    after half an image is added to each of the four cells of the table, which keeps its coverage
+    after half an image is added to each of the four cells of the table, which makes its coverage
     near 95% for few images and few differences. It includes 0 unless the test rejects equality.
     Other outcomes: Student's interval of the mean difference and its p-value; the variance counts
     one more image, of a single draw.
@@ -223,11 +228,29 @@ def compare_paired(first: ArrayLike, second: ArrayLike) -> PairedComparison:
     )
 
 
-def differ_for_any_pairing(first: Score, second: Score) -> bool:
-    """Whether McNemar's test is significant however the images of two scores overlap.
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number by Holm's method.
 
-    The test needs the images; where scores lie far enough apart they alone decide. False where
-    they do not, and for means of anything but right and wrong answers.
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def differ_for_any_pairing(first: Score, second: Score, tests: float = 1) -> bool:
+    """Return True if McNemar's test rejects equality however the correct images overlap.
+
+    Scores that are far enough apart need no outcomes per image. False for other means than
+    fractions of correct images.
+
+    Args:
+        first: A score.
+        second: A score of the same images.
+        tests: Factor of the p-value, of a correction for several tests.
 
     >>> differ_for_any_pairing(wilson(95, 100), wilson(60, 100))
     True
@@ -242,7 +265,7 @@ def differ_for_any_pairing(first: Score, second: Score) -> bool:
     difference = more - less
     discordant = 2 * min(more, n - less) - difference  # at most, and fewer lower the p-value
     # Hoeffding: p <= 2 exp(-difference^2 / (2 discordant)).
-    return difference**2 > 2 * discordant * math.log(2 / SIGNIFICANCE)
+    return difference**2 > 2 * discordant * math.log(2 * tests / SIGNIFICANCE)
 
 
 def _is_binary(values: NDArray[np.float64]) -> bool:

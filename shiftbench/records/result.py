@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from shiftbench.errors import RecordError
+from shiftbench.errors import RecordError, UsageError
 from shiftbench.files import file_safe, write_atomic
 from shiftbench.grid import Offset
 from shiftbench.metrics.adversarial import Adversarial
@@ -35,7 +36,13 @@ from shiftbench.metrics.base import (
     score,
 )
 from shiftbench.registry import unknown_name
-from shiftbench.scores import ACCURACY, ScoreName, Scores
+from shiftbench.scores import (
+    ACCURACY,
+    ScoreName,
+    find_score,
+    scores_from_json,
+    scores_to_json,
+)
 from shiftbench.statistics import Score
 from shiftbench.tables import (
     CLEAN,
@@ -58,6 +65,7 @@ SCHEMA = 3
 RECORD_FILE = "record.json"
 TABLES_FOLDER = "tables"
 VERIFIED_FILE = "verified.json"  # states that cells were predicted again: see `verify`
+RUNS = Path("results/runs")  # default folder of records
 # Conditions of a record that a table names only where they differ from these values.
 USUAL_CONDITIONS = {"crop": "paper", "pad": "none", "precision": "fp32"}
 EXTENT = ("radius", "full_grid")  # settings of how much was predicted: they need not agree
@@ -143,7 +151,7 @@ class Result:
     data: DataInfo
     settings: Mapping[str, Any]  # settings of every prediction: seed, precision
     requests: tuple[RequestInfo, ...]
-    scores: Scores
+    scores: Mapping[ScoreName, Score]
     environment: Mapping[str, Any]  # versions, device, git commit
     forward_passes: int  # known cells
     near_ties: int  # images with a prediction that rounding may have decided
@@ -154,14 +162,19 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `record.json`."""
-        sections = asdict(replace(self, scores=Scores(), folder=None, _tables=None))
+        sections = asdict(replace(self, scores={}, folder=None, _tables=None))
         for name in ("folder", "_tables", "scores"):
             del sections[name]
-        return {"schema": sections.pop("schema"), **sections, "scores": self.scores.to_json()}
+        scores = scores_to_json(self.scores)
+        return {"schema": sections.pop("schema"), **sections, "scores": scores}
+
+    def score(self, text: str) -> Score:
+        """Return a score by its text: `accuracy`, `consistency_half`, `adversarial_crop@3`."""
+        return find_score(self.scores, text)
 
     @cached_property
     def conditions(self) -> dict[str, str]:
-        """What must agree before any score of two records is compared, by name."""
+        """Conditions that must agree before any score of two records is ranked, by name."""
         own = {**USUAL_CONDITIONS, **self.data.geometry, **self.settings}
         request = self.request_of(ACCURACY)
         images = "" if request is None else request.image_set[:8]
@@ -185,9 +198,24 @@ class Result:
         request = self.request_of(name)
         return request is not None and str(name) in request.lower_is_better
 
+    def settings_of(self, name: ScoreName) -> dict[str, str]:
+        """Return what must agree before a score is ranked besides the conditions."""
+        request = self.request_of(name)
+        if request is None:
+            return {}
+        images = f"{self.scores[name].n:,} ({request.image_set[:8]})"
+        return {**request.conditions, "images": images}
+
     @cached_property
     def tables(self) -> Tables:
         """Predictions of the record, rows in the order in which a growing limit takes images."""
+        return self._read_tables()
+
+    def in_memory(self) -> Result:
+        """Return the result with its tables, independent of its folder."""
+        return replace(self, folder=None, _tables=self.tables)
+
+    def _read_tables(self) -> Tables:
         if self._tables is not None:
             return self._tables
         if self.folder is None:
@@ -213,28 +241,28 @@ class Result:
         assert request.loaded is not None
         return read_cells(self.tables, request.loaded, self.keys(request.images))
 
-    @cached_property
-    def image_ids(self) -> pd.Index:
-        """Identifier of each row: of content, label, and occurrence among equal rows."""
-        tables = self.tables
-        seen = Counter[tuple[int, int]]()
-        ids = []
-        for pair in zip(tables.column(DIGEST).tolist(), tables.column(LABEL).tolist(), strict=True):
-            ids.append(_short_digest(f"{pair[0]}/{pair[1]}/{seen[pair]}"))
-            seen[pair] += 1
-        return pd.Index(ids)
+    def outcomes(self) -> Mapping[ScoreName, pd.Series]:
+        """Return one number per image for each score, by image identifier.
 
-    def outcomes(self) -> dict[ScoreName, pd.Series]:
-        """Return one number per image for each score, by image identifier."""
+        The scores of a metric whose plug-in is not loaded are left out.
+        """
+        return self._outcomes
+
+    @cached_property
+    def _outcomes(self) -> dict[ScoreName, pd.Series]:
+        # Tables are many times larger than the outcomes: they are not kept for a paired test.
+        tables = self.__dict__.get("tables") or self._read_tables()
+        ids = image_ids(tables)
         found: dict[ScoreName, pd.Series] = {}
         for request in self.requests:
             if request.loaded is None:
                 continue
-            rows = self.tables.rows(self.keys(request.images))
-            ids = self.image_ids[rows]
-            for name, values in request.loaded.outcomes(self.cells(request)).items():
+            keys = readable(tables, tables.keys[: request.images])
+            own = ids[tables.rows(keys)]
+            outcomes = request.loaded.outcomes(read_cells(tables, request.loaded, keys))
+            for name, values in outcomes.items():
                 if str(name) in request.scores:
-                    found[name] = pd.Series(values, index=ids)
+                    found[name] = pd.Series(values, index=own)
         return found
 
     def to_frame(self) -> pd.DataFrame:
@@ -302,8 +330,25 @@ def _failures(metric: Adversarial, cells: Cells) -> dict[str, Any]:
     return columns
 
 
-def _short_digest(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+def image_ids(tables: Tables) -> pd.Index:
+    """Return an identifier per row, from its digest, label and occurrence among equal rows."""
+    rows = pd.DataFrame({"digest": tables.column(DIGEST), "label": tables.column(LABEL)})
+    rows["occurrence"] = rows.groupby(["digest", "label"]).cumcount()
+    return pd.Index(pd.util.hash_pandas_object(rows, index=False))
+
+
+def paired(
+    first: Result, second: Result, name: ScoreName
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the outcomes of both results on their common images.
+
+    The order is that of the first result, because sums of floats depend on the order.
+    """
+    a, b = first.outcomes()[name], second.outcomes()[name]
+    if not a.index.equals(b.index):
+        common = a.index[a.index.isin(b.index)]
+        a, b = a.loc[common], b.loc[common]
+    return a.to_numpy(np.float64), b.to_numpy(np.float64)
 
 
 def readable(tables: Tables, keys: Sequence[str]) -> list[str]:
@@ -405,7 +450,7 @@ def result_from_json(content: Any, *, where: str) -> Result:
         raise RecordError(f"{where}: expected schema {SCHEMA}, got {schema}. {advice}")
     record = _build(Result, content, where)
     try:
-        scores = Scores.from_json(content["scores"])
+        scores = scores_from_json(content["scores"])
     except (ValueError, TypeError) as error:
         raise RecordError(f"{where}: scores: {error}") from error
     return replace(
@@ -470,26 +515,82 @@ def load_record(path: Path) -> Result:
 
 
 def load_records(
-    paths: Iterable[Path], *, on_unreadable: Callable[[RecordError], None] | None = None
+    paths: Iterable[Path], on_unreadable: Callable[[RecordError], None] | None = None
 ) -> list[Result]:
-    """Read every record at or below the given folders.
+    """Read every record at or below the given paths.
 
     Args:
-        paths: Folders, or record files.
+        paths: Folders, record files, or suites, whose records are in `results/runs/<suite>`.
         on_unreadable: Receives the error of each record that cannot be read, which is left out.
             Without it, the first such record is an error.
+
+    Raises:
+        RecordError: There is no such folder, or no record in it.
     """
+    folders = [_folder_of(path) for path in paths]
     records: list[Result] = []
-    for path in paths:
-        if not path.exists():
+    for folder in folders:
+        if not folder.exists():
             raise RecordError(
-                f"there is no folder {path}. Make records with `shiftbench run -o {path}`"
+                f"there is no folder {folder}. Make records with `shiftbench run -o {folder}`"
             )
-        for file in [path] if path.is_file() else sorted(path.rglob(RECORD_FILE)):
+        for file in [folder] if folder.is_file() else sorted(folder.rglob(RECORD_FILE)):
             try:
                 records.append(load_record(file))
             except RecordError as error:
                 if on_unreadable is None:
                     raise
                 on_unreadable(error)
+    if not records:
+        places = ", ".join(map(str, folders))
+        raise RecordError(f"there are no records in {places}. Make some with `shiftbench run`")
     return records
+
+
+def _folder_of(path: Path) -> Path:
+    """Return where to look for records; of a suite, the folder that its runs were written to."""
+    is_suite = path.suffix in (".yaml", ".yml") or not path.exists()
+    folder = RUNS / path.stem
+    return folder if is_suite and folder.is_dir() else path
+
+
+def select(
+    results: Iterable[Result], *, models: Sequence[str] = (), data: str | None = None
+) -> list[Result]:
+    """Choose results by the names of models and data.
+
+    Args:
+        results: All results.
+        models: Names or patterns such as `xcit*`, in the order of the output; empty: all models.
+        data: Name of a data set.
+
+    Raises:
+        UsageError: A name matches no result.
+    """
+    left = list(results)
+    if data is not None:
+        known = {result.data.name for result in left}
+        left = [result for result in left if result.data.name == data]
+        if not left:
+            raise unknown_name("data set in these records", data, known)
+    chosen: dict[Result, None] = {}
+    for pattern in models:
+        found = [r for r in left if r.model.name == pattern or fnmatchcase(r.model.name, pattern)]
+        if not found:
+            raise unknown_name("model in these records", pattern, {r.model.name for r in left})
+        chosen |= dict.fromkeys(found)
+    return list(chosen) if models else left
+
+
+def find(results: Iterable[Result], model: str, *, data: str | None = None) -> Result:
+    """Return the only result of a model, given by its name or by the folder of its record."""
+    if Path(model).is_dir():
+        return load_record(Path(model))
+    found = select(results, models=[model], data=data)
+    if len(found) > 1:
+        places = ", ".join(f"{result.data.name} in {result.folder}" for result in found)
+        raise UsageError(
+            f"expected one record of {model}, got {len(found)} ({places}). Choose with --data, or "
+            "give the folder of the record"
+        )
+    return found[0]

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -24,7 +25,7 @@ from shiftbench.records.result import (
     Result,
     derive_result,
 )
-from shiftbench.scores import Scores
+from shiftbench.scores import ScoreName
 from shiftbench.statistics import Score
 from shiftbench.tables import DTYPES, PROBABILITY, read_tables, table_files
 
@@ -106,7 +107,9 @@ def _identity_problems(record: Result) -> list[str]:
     return problems
 
 
-def _score_problems(stored: Scores, computed: Scores) -> list[str]:
+def _score_problems(
+    stored: Mapping[ScoreName, Score], computed: Mapping[ScoreName, Score]
+) -> list[str]:
     """List the scores that do not follow from the tables."""
     problems = [f"{name}: it does not follow from the tables" for name in stored.keys() - computed]
     for name, score in computed.items():
