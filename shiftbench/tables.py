@@ -145,6 +145,11 @@ class Tables:
         return int(sum((array >= 0).sum() for array in classes))
 
 
+def identifier(digest: int) -> str:
+    """Return the identifier of an image, from which its random views follow."""
+    return f"{digest:016x}"
+
+
 def _padded(array: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
     padded = np.full((rows, columns), UNKNOWN, array.dtype)
     padded[: array.shape[0], : array.shape[1]] = array

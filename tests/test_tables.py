@@ -81,7 +81,7 @@ def test_write_stores_clean_and_probabilities() -> None:
 
 def test_merged_contradicting_cells_name_both_files() -> None:
     first, second = make({"a": [1, 2, 3]}, origin="x"), make({"a": [3, 2, 1]}, origin="y")
-    with pytest.raises(RecordError, match="x and y disagree on crop of 'a' .2 such cells"):
+    with pytest.raises(RecordError, match=r"x and y disagree on crop of 'a' \(2 such cells"):
         merged([first, make({"b": [1]}, origin="z"), second])
 
 

@@ -43,7 +43,7 @@ from shiftbench.running.predict import (
 )
 from shiftbench.running.shards import Shard
 from shiftbench.shifts import Views
-from shiftbench.tables import DIGEST, UNKNOWN, UNREADABLE, TableFolder, Tables
+from shiftbench.tables import DIGEST, UNKNOWN, UNREADABLE, TableFolder, Tables, identifier
 
 log = logging.getLogger(__name__)
 
@@ -269,6 +269,7 @@ def image_batch(job: Job, canvases: CanvasBatch, predictor: Predictor) -> ImageB
         prepare(canvases.canvas),
         geometry.margin,
         scene if isinstance(dataset, RenderedSet) else None,
+        [identifier(digest) for digest in canvases.digests],
     )
 
 

@@ -73,7 +73,10 @@ def test_growth_equals_single_run_and_predicts_no_cell_twice(
     grown = bench.result(tmp_path / "grown", second)
     seen, bench.network.seen = bench.network.seen, 0
     whole = bench.result(tmp_path / "whole", in_one_run(first, second))
-    assert scores(whole).items() <= scores(grown).items()
+    for name, score in whole.scores.items():  # probabilities round differently in other batches
+        tolerance = 1e-5 if name.family == "change" else 0
+        assert grown.scores[name].value == pytest.approx(score.value, rel=0, abs=tolerance)
+        assert grown.scores[name].n == score.n
     assert_same_tables(grown.tables, whole.tables)
     overhead = 9  # the comparison of the first image alone and in a batch, once per run
     assert seen <= bench.network.seen + overhead
@@ -142,7 +145,7 @@ def test_fresh_shard_raises(bench: Bench, tmp_path: Path) -> None:
 def test_other_weights_under_the_same_name_raise(bench: Bench, tmp_path: Path) -> None:
     bench.run(tmp_path)
     other = replace(bench.classifier, digest="0" * 64)
-    with pytest.raises(RecordError, match="weights was .* is 000"):
+    with pytest.raises(RecordError, match=r"weights was .* is 000"):
         run(other, bench.images, BASE, tmp_path, execution=CPU)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,11 @@ from torch import Tensor, nn
 
 from aft_models.weights import list_weights
 from shiftbench.data import load_dataset
-from shiftbench.errors import RecordError, UsageError
+from shiftbench.errors import DataError, UsageError
 from shiftbench.models import Classifier, as_classifier, load_model
-from shiftbench.records.record import read_record
-from shiftbench.run.job import Settings, make_job
-from shiftbench.run.runner import Execution, run
+from shiftbench.records.result import load_record
+from shiftbench.running.job import Settings, make_job
+from shiftbench.running.runner import Execution, load_ahead, run
 
 CPU = Execution(device="cpu", batch_size=16)
 QUICK = Settings(attacks=("integer",), max_shift=1, consistency=())
@@ -44,14 +45,15 @@ def paint(folder: Path, **colors: str) -> Path:
     return folder
 
 
-def test_folders_meet_classes_by_name(tmp_path: Path) -> None:
+def test_folder_names_are_matched_with_class_names(tmp_path: Path) -> None:
     folder = paint(tmp_path / "paint", blue="blue", red="red")
     data = load_dataset(f"folder:{folder}")
 
     def accuracy(model: Classifier, place: str) -> float:
-        record = run(model, data, QUICK, tmp_path / place, execution=CPU).record
-        rows = record.samples()
-        return float((rows["prediction"] == rows["label"]).mean())
+        result = run(model, data, QUICK, tmp_path / place, execution=CPU).record
+        assert result is not None
+        frame = result.to_frame()
+        return float((frame["prediction"] == frame["label"]).mean())
 
     assert accuracy(red_or_blue("red", "blue"), "named") == 1
     assert accuracy(red_or_blue(), "unnamed") == 0  # alphabetical: blue is class 0
@@ -62,18 +64,28 @@ def test_folders_meet_classes_by_name(tmp_path: Path) -> None:
         run(red_or_blue(), three, QUICK, tmp_path, execution=CPU)
 
 
-def test_a_record_of_other_images_is_not_served(tmp_path: Path) -> None:
+def test_replaced_images_raise(tmp_path: Path) -> None:
+    folder = paint(tmp_path / "paint", blue="blue", red="red")
+    model, store, data = red_or_blue("red", "blue"), tmp_path / "runs", f"folder:{folder}"
+    assert not run(model, load_dataset(data), QUICK, store, execution=CPU).complete
+    assert run(model, load_dataset(data), QUICK, store, execution=CPU).complete
+    paint(folder, red="gray")  # files of the same names and sizes
+    more = replace(QUICK, consistency=("integer",))
+    with pytest.raises(DataError, match=r"red/.*not the image that was predicted before"):
+        run(model, load_dataset(data), more, store, execution=CPU)
+
+
+def test_added_images_are_predicted_alone(tmp_path: Path) -> None:
     folder = paint(tmp_path / "paint", blue="blue", red="red")
     model, store = red_or_blue("red", "blue"), tmp_path / "runs"
-    data = f"folder:{folder}"
-    assert not run(model, load_dataset(data), QUICK, store, execution=CPU).reused
-    assert run(model, load_dataset(data), QUICK, store, execution=CPU).reused
-    paint(folder, red="gray")  # files of the same names and sizes
-    with pytest.raises(RecordError, match="fingerprint"):
-        run(model, load_dataset(data), QUICK, store, execution=CPU)
+    run(model, load_dataset(f"folder:{folder}"), QUICK, store, execution=CPU)
+    Image.new("RGB", (32, 32), "red").save(folder / "red" / "9.bmp")
+    result = run(model, load_dataset(f"folder:{folder}"), QUICK, store, execution=CPU).record
+    assert result is not None
+    assert result.data.images == 7
 
 
-def test_finished_images_are_measured_as_they_are(tmp_path: Path) -> None:
+def test_images_of_the_view_size_are_not_resized(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for i in range(4):
         folder = tmp_path / "small" / str(i % 2)
@@ -82,18 +94,17 @@ def test_finished_images_are_measured_as_they_are(tmp_path: Path) -> None:
         Image.fromarray(pixels).save(folder / f"{i}.png")
     data = load_dataset(f"folder:{tmp_path / 'small'}")
     plan = make_job(red_or_blue(), data, QUICK)
-    assert plan.data.geometry["resize"] == 32
-    batch = plan.stream(data.keys[:1]).take(1)
-    assert batch is not None
+    assert plan.geometry.resize == 32
+    batch = next(load_ahead(plan, data.keys[:1], 1, plan.images()))
     assert np.array_equal(batch.canvas[0].permute(1, 2, 0).numpy(), np.asarray(data[0][0]))
     with pytest.raises(UsageError, match=r"not resized: fill the margin with --pad"):
         make_job(red_or_blue(), data, Settings(attacks=("crop",)))
-    assert make_job(red_or_blue(side=24), data, QUICK).data.geometry["resize"] == 27
+    assert make_job(red_or_blue(side=24), data, QUICK).geometry.resize == 27
 
 
 @pytest.mark.parametrize("folder", sorted(RECORDS.iterdir()), ids=lambda folder: folder.name)
-def test_committed_records_have_the_geometry_of_today(folder: Path, tmp_path: Path) -> None:
-    record = read_record(folder)
+def test_committed_record_has_the_current_geometry(folder: Path, tmp_path: Path) -> None:
+    record = load_record(folder)
     if record.model.name.partition("+")[0] not in list_weights():
         pytest.skip(f"the weights of {record.model.name} are not in this repository")
     if record.data.name == "scenes":
@@ -103,5 +114,5 @@ def test_committed_records_have_the_geometry_of_today(folder: Path, tmp_path: Pa
     cut = record.data.geometry
     radius = max(name.radius for name in record.scores if name.radius is not None)
     settings = Settings(crop_pct=cut["crop"], pad=cut["pad"], max_shift=radius)
-    geometry = make_job(load_model(record.model.name), data, settings).data.geometry
+    geometry = make_job(load_model(record.model.name), data, settings).geometry.to_json()
     assert geometry == cut
