@@ -336,7 +336,10 @@ def require_same_identity(path: Path, theirs: Mapping[str, Any], ours: Mapping[s
 def _flat_differences(
     theirs: Mapping[str, Any], ours: Mapping[str, Any], prefix: str = ""
 ) -> list[tuple[str, Any, Any]]:
-    """List (name, their value, our value) of the entries that differ; code only where both have it."""
+    """List the name, their value and our value of the entries that differ.
+
+    Digests of code are compared only where both have them.
+    """
     found: list[tuple[str, Any, Any]] = []
     for name, value in ours.items():
         other = theirs.get(name)

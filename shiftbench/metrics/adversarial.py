@@ -93,7 +93,7 @@ class Adversarial(Metric):
         }
 
     def first_wrong(self, cells: Cells) -> NDArray[np.intp]:
-        """Return the first misclassified offset of each image as an index into the grid; -1: none."""
+        """Return the index of the first misclassified offset of each image; -1: none."""
         return np.where(cells.wrong.any(1), cells.wrong.argmax(1), -1)
 
     def accuracy_by_offset(self, cells: Cells) -> dict[Offset, Score]:

@@ -50,10 +50,7 @@ class DrawKind:
     def span(self, geometry: Geometry) -> int:
         """Return the largest integer shift per axis; of crops, the number of positions per axis."""
         view, resize = geometry.view, geometry.resize
-        if self.per_draw == 1:
-            span = min(MAX_SPAN, (view - 1) // 2)
-        else:
-            span = resize - view
+        span = min(MAX_SPAN, (view - 1) // 2) if self.per_draw == 1 else resize - view
         if span < self.per_draw:
             raise UsageError(
                 f"consistency needs images larger than the view (view {view} px, image {resize} "

@@ -28,7 +28,7 @@ LARGE_VIEW = 224
 
 @dataclass(frozen=True)
 class Flip(Metric):
-    """Fraction of frames of a translation whose class differs from the frame before (ImageNet-P)."""
+    """Fraction of frames of a translation whose class differs from the frame before."""
 
     first: int = -20  # horizontal offset of the first frame, in pixels
     last: int = 20

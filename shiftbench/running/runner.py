@@ -41,7 +41,7 @@ from shiftbench.running.predict import (
     is_out_of_memory,
     measure,
 )
-from shiftbench.running.shards import Shard
+from shiftbench.running.shards import WHOLE, Shard
 from shiftbench.shifts import Views
 from shiftbench.tables import DIGEST, UNKNOWN, UNREADABLE, TableFolder, Tables, identifier
 
@@ -59,7 +59,7 @@ class Execution:
     device: str = "auto"
     batch_size: int | None = None  # None: as many images as are efficient and fit
     workers: int | None = None  # data loading processes; None: chosen by the number of images
-    shard: Shard = Shard()  # predict the missing cells of this share of the images
+    shard: Shard = WHOLE  # predict the missing cells of this share of the images
 
 
 @dataclass(frozen=True)
