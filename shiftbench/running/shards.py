@@ -53,9 +53,6 @@ class Shard:
         """
         return items[self.index - 1 :: self.count]
 
-
-WHOLE = Shard()
-
     def split(self, count: int) -> list[Shard]:
         """Divide the images of this shard among `count` shards.
 
@@ -63,6 +60,9 @@ WHOLE = Shard()
         [Shard(index=2, count=6), Shard(index=5, count=6)]
         """
         return [Shard(self.index + self.count * i, self.count * count) for i in range(count)]
+
+
+WHOLE = Shard()
 
 
 NO_IMAGES = Shard(sys.maxsize, sys.maxsize)  # no data set is that large: reads, predicts nothing
