@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shiftbench.data import ImageSet, load_dataset
+from shiftbench.data import ImageSet, RenderedSet, load_dataset
 from shiftbench.data.torchvision_sets import torchvision_set
 
 SET_ORDER = ("emu", "cat", "dog")  # of the library's sets, which need not be alphabetical
@@ -119,3 +119,10 @@ def shown(data: ImageSet, names: tuple[str, ...]) -> dict[int, str]:
     items = [data[index] for index in range(len(data))]
     assert [label for _, label in items] == list(data.labels)
     return {what(image): names[label] for image, label in items}
+
+
+def digests(data: ImageSet) -> list[int]:
+    """Return the digest of every image."""
+    if isinstance(data, RenderedSet):
+        return [data.digest(index) for index in range(len(data))]
+    return [data.load(index)[1] for index in range(len(data))]

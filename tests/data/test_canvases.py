@@ -97,9 +97,6 @@ class Deadly(ImageSet):
     def has_size(self, side: int) -> bool:
         return False
 
-    def fingerprint(self, *, verify: bool = False) -> str:
-        return "0"
-
 
 def test_death_of_a_worker_is_one_sentence() -> None:
     data = Deadly("deadly", "test", ("a", "b"), (0, 0), ("0",))

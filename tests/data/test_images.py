@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from stored_images import png, save, shard
+from stored_images import digests, png, save, shard
 from torchvision.datasets.folder import IMG_EXTENSIONS, pil_loader
 
 from shiftbench.data import load_dataset
-from shiftbench.data.images import ENDINGS, content_digest, read_image
+from shiftbench.data.images import ENDINGS, read_image
 from shiftbench.errors import DataError
 
 
@@ -88,95 +87,42 @@ def test_file_names_need_not_be_utf_8(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     save(folder / os.fsdecode(b"\xff.png"))
     save(folder / "b.png")
-    data = load_dataset(f"folder:{tmp_path}", verify=True)
+    data = load_dataset(f"folder:{tmp_path}")
     assert list(data.keys) == [r"caf\xe9/b.png", r"caf\xe9/\xff.png"]
     assert list(data.class_names) == [r"caf\xe9"]
     assert data[1][0].size == (8, 8)
-    assert "".join([*data.keys, *data.class_names, data.fingerprint()]).encode()
+    assert "".join([*data.keys, *data.class_names]).encode()
     path = folder / os.fsdecode(b"\xff.png")
     path.write_bytes(b"")
     with pytest.raises(DataError, match=r"caf\\xe9/\\xff\.png"):
         data[1]
 
 
-# Fingerprints
+# Digests
 
 
-def settle(folder: Path) -> None:
-    """Ages files, so that what they hold may be remembered."""
-    for path in folder.rglob("*.*"):
-        os.utime(path, (1_000_000_000, 1_000_000_000))
-    time.sleep(0.02)  # longer than a tick of the file system's clock
+def test_digest_follows_the_bytes_and_not_the_name(tmp_path: Path) -> None:
+    for name, value in (("a", 0), ("b", 1), ("c", 0)):
+        save(tmp_path / "0" / f"{name}.bmp", value)
+    a, b, c = digests(load_dataset(f"folder:{tmp_path}"))
+    assert a == c != b
+    (tmp_path / "0").rename(tmp_path / "1")
+    assert digests(load_dataset(f"folder:{tmp_path}")) == [a, b, c]
 
 
-@pytest.fixture
-def remembering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own that takes new files too."""
-    monkeypatch.setenv("SHIFTBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("shiftbench.data.images.SETTLED", -1.0)
-    return tmp_path / "cache" / "fingerprints"
-
-
-def test_fingerprint_follows_names_labels_and_content(tmp_path: Path, remembering: Path) -> None:
-    folder = tmp_path / "data"
-    for name in ("a", "b"):
-        save(folder / "0" / f"{name}.bmp")
-
-    def fingerprint() -> str:
-        settle(folder)
-        return load_dataset(f"folder:{folder}").fingerprint()
-
-    seen = [fingerprint()]
-    assert fingerprint() == seen[0]
-    save(folder / "0" / "b.bmp", 1)  # the same size, and made to look as old
-    seen.append(fingerprint())
-    (folder / "0" / "b.bmp").rename(folder / "0" / "c.bmp")
-    seen.append(fingerprint())
-    (folder / "0").rename(folder / "1")
-    seen.append(fingerprint())
-    (folder / "1" / "c.bmp").unlink()
-    seen.append(fingerprint())
-    assert len(set(seen)) == 5
-
-
-def test_files_are_read_once_and_again_when_asked(
-    tmp_path: Path, remembering: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "data"
-    for name in ("a", "b"):
-        save(folder / "0" / f"{name}.bmp")
-    first = load_dataset(f"folder:{folder}").fingerprint()
-    assert len(list(remembering.iterdir())) == 1
+def test_file_is_read_once_per_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "0" / "a.bmp")
+    data = load_dataset(f"folder:{tmp_path}")
     reads: list[Path] = []
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read(path))
-    assert load_dataset(f"folder:{folder}", limit=1).fingerprint() != first
-    assert load_dataset(f"folder:{folder}").fingerprint() == first
-    assert reads == []
-    assert load_dataset(f"folder:{folder}", verify=True).fingerprint() == first
-    assert len(reads) == 2
-    next(remembering.iterdir()).write_text("wrong")  # what the user suspects
-    assert load_dataset(f"folder:{folder}").fingerprint() != first
-    assert load_dataset(f"folder:{folder}", verify=True).fingerprint() == first
+    data.load(0)
+    assert reads == [path]
 
 
-def test_files_that_may_change_within_a_tick_are_not_trusted(tmp_path: Path) -> None:
+def test_missing_file_raises_with_its_path(tmp_path: Path) -> None:
     path = save(tmp_path / "0" / "a.bmp")
-    before = content_digest([path])
-    assert content_digest([path]) == before
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    stamp = path.stat()
-    path.write_bytes(content)
-    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    assert content_digest([path]) != before
-
-
-def test_a_cache_that_cannot_be_written_costs_time_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(tmp_path / "0" / "a.bmp")
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("SHIFTBENCH_CACHE", str(tmp_path / "file"))
-    first = load_dataset(f"folder:{tmp_path}").fingerprint()
-    assert load_dataset(f"folder:{tmp_path}").fingerprint() == first
+    data = load_dataset(f"folder:{tmp_path}")
+    path.unlink()
+    with pytest.raises(DataError, match=r"no image .*a\.bmp"):
+        data.load(0)

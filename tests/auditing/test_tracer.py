@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shiftbench.audit.lattice import CYCLIC, Layout
-from shiftbench.audit.tracer import Tracer
+from shiftbench.auditing.lattice import CYCLIC, Layout
+from shiftbench.auditing.tracer import Tracer
 from shiftbench.grid import Offset
 
 BATCH, CHANNELS, SIZE = 2, 3, 8

@@ -9,8 +9,8 @@ from torch import nn
 
 import shiftbench
 from aft_models.repair import REMEDIES
-from shiftbench.audit.layers import audit
-from shiftbench.audit.trials import try_remedies
+from shiftbench.auditing.layers import audit
+from shiftbench.auditing.trials import try_remedies
 from shiftbench.errors import UsageError
 from shiftbench.models.classifier import as_classifier
 

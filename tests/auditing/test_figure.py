@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from shiftbench.audit.figure import FLOOR, depth_figure
+from shiftbench.auditing.figure import FLOOR, depth_figure
 from shiftbench.figures import Look
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import shiftbench
 from aft_models.xcit import XCiT, XCiTConfig
-from shiftbench.audit.layers import DEFAULT_OFFSETS, audit
-from shiftbench.audit.report import UNCALLED, UNKNOWN, UNREACHED, LayerReport, eq_t
+from shiftbench.auditing.layers import DEFAULT_OFFSETS, audit
+from shiftbench.auditing.report import UNCALLED, UNKNOWN, UNREACHED, LayerReport, eq_t
 from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.grid import Offset
 
