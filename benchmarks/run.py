@@ -1,59 +1,55 @@
-"""What the whole command costs beyond the bare search on tensors that are in memory already.
+"""Overhead of a run beyond the same predictions on tensors in memory.
 
     python benchmarks/run.py [--images N] [--model NAME]
-    python benchmarks/run.py --photographs DIR --checkpoint FILE [--model timm:NAME]
 
-The second form times the whole command by engine, start-up included, in CPU time: ONNX Runtime with
-an empty cache (cold) and with the exported graph in it (warm), crops up to 2 px.
-
-Both sides do the same searches and the same random shifts for the same images in batches of the
-same size; the command adds loading, preparing, saving parts and writing the record. They take
-turns within one process, and the smallest ratio counts: other programs can only make it larger.
+Both sides predict the same cells of the same images in batches of the same size; the command adds
+loading, saving tables and writing the record. They alternate within one process, and the smallest
+ratio counts: other programs can only make it larger.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from shiftbench.data import Scenes
-from shiftbench.metrics import plan_metric
-from shiftbench.metrics.base import PASSES, ImageBatch
+from shiftbench.metrics import plan_metrics
 from shiftbench.models import Classifier, load_model
-from shiftbench.preprocessing import normalize
-from shiftbench.run.job import Settings
-from shiftbench.run.runner import Execution, run
+from shiftbench.preprocessing import Geometry, normalize
+from shiftbench.running.job import Settings
+from shiftbench.running.predict import predict_tables
+from shiftbench.running.runner import Execution, run
+from shiftbench.tables import identifier
 
-ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1.10  # seconds of the command per second of the bare search
 
 
 def bare(
     classifier: Classifier, dataset: Scenes, settings: Settings, batch_size: int
 ) -> tuple[float, int]:
-    """Seconds and forward passes of the searches alone, canvases ready."""
+    """Return seconds and forward passes of the predictions alone."""
     recipe = classifier.preprocessing
     margin = max(settings.max_shift, 16)
     pixels = dataset.render(range(len(dataset)), recipe.input_size, margin)
     canvas = normalize(pixels, recipe.mean, recipe.std)
+    side = recipe.input_size
+    geometry = Geometry(side, round(side * 256 / 224), margin, "none")
+    metrics = plan_metrics(settings.metric_texts(), settings, geometry)
     began = time.perf_counter()
-    labels = np.asarray(dataset.labels)
-    batch = ImageBatch.predict(
-        classifier, canvas, margin, dataset.keys, labels, batch_size=batch_size
+    tables = predict_tables(
+        classifier.module,
+        canvas,
+        dataset.labels,
+        metrics,
+        keys=[identifier(dataset.digest(i)) for i in range(len(dataset))],
+        margin=margin,
+        batch_size=batch_size,
     )
-    sizes = {"view": recipe.input_size, "resize": round(recipe.input_size * 256 / 224)}
-    metrics = [plan_metric(text, settings, **sizes) for text in settings.metric_texts()]
-    passes = sum(int(metric.rows(batch)[PASSES].sum()) for metric in metrics)
-    return time.perf_counter() - began, passes
+    return time.perf_counter() - began, tables.predictions()
 
 
 def whole(
@@ -68,60 +64,24 @@ def whole(
 
 
 def labeled_by(classifier: Classifier, dataset: Scenes) -> None:
-    """Gives the images the model's own answers as labels: untrained, it is then worth attacking."""
+    """Label the images by the model's predictions, so that an untrained model can be attacked."""
     recipe = classifier.preprocessing
     pixels = dataset.render(range(len(dataset)), recipe.input_size)
     with torch.no_grad():
-        answers = classifier(normalize(pixels, recipe.mean, recipe.std)).argmax(1)
-    vars(dataset)["labels"] = answers.tolist()
-
-
-def cpu_seconds(words: list[str], cache: Path) -> float:
-    """User and system time of a command, start-up included."""
-    roots = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
-    environment = {"PYTHONPATH": roots, "OMP_NUM_THREADS": "1", "SHIFTBENCH_CACHE": str(cache)}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "shiftbench_cli", "run", *words]
-    subprocess.run(command, env={**os.environ, **environment}, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def by_engine(model: str, checkpoint: str, photographs: str) -> None:
-    """Prints the CPU time of the whole command by engine."""
-    words = ["-m", model, "--checkpoint", checkpoint, "-d", f"imagenet:{photographs}", "-j", "0"]
-    words += ["-a", "crop", "--max-shift", "2", "--no-consistency", "-q", "--format", "csv"]
-    with tempfile.TemporaryDirectory() as place:
-        cache = Path(place) / "cache"
-        seconds = {}
-        for turn, engine in {
-            "torch": "torch",
-            "onnx, cold": "onnx",
-            "onnx, warm": "onnx",
-            "auto, warm": "auto",
-        }.items():
-            output = ["--engine", engine, "-o", str(Path(place) / turn)]
-            seconds[turn] = cpu_seconds([*words, *output], cache)
-            ratio = seconds["torch"] / seconds[turn]
-            print(f"{turn}: {seconds[turn]:.1f} s of CPU time, {ratio:.2f}x", flush=True)
+        classes = classifier(normalize(pixels, recipe.mean, recipe.std)).argmax(1)
+    vars(dataset)["labels"] = classes.tolist()
 
 
 def main() -> None:
     """Measures, prints, and fails when the overhead is above the limit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--images", type=int, default=24)
-    parser.add_argument("--model")
-    parser.add_argument("--photographs", help="folder that `imagenet:` reads")
-    parser.add_argument("--checkpoint", help="weights of --model")
+    parser.add_argument("--model", default="xcit_nano_12_p16,pretrained=false")
     parser.add_argument("--max-shift", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
-    if options.photographs:
-        model = options.model or "timm:tf_efficientnet_lite0"
-        by_engine(model, options.checkpoint, options.photographs)
-        return
-    name = options.model or "xcit_nano_12_p16,pretrained=false"
+    name = options.model
     classifier = load_model(name)
     dataset = Scenes("test", options.images)
     labeled_by(classifier, dataset)

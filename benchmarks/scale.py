@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from shiftbench.data import ImageSet
 from shiftbench.models import Classifier, as_classifier
-from shiftbench.run.distributed import Shard
-from shiftbench.run.job import Settings
-from shiftbench.run.runner import Execution, run
+from shiftbench.running.job import Settings
+from shiftbench.running.runner import Execution, run
+from shiftbench.running.shards import WHOLE, Shard
 
 SIDE, CLASSES = 32, 10
 SETTINGS = Settings(attacks=("crop",), max_shift=1, consistency=())
@@ -47,10 +47,6 @@ class Plain(ImageSet):
     def has_size(self, side: int) -> bool:
         """They are larger than the network's."""
         return False
-
-    def fingerprint(self, *, verify: bool = False) -> str:
-        """Of the labels."""
-        return self.with_labels("plain")
 
 
 class Stub(nn.Module):
@@ -78,7 +74,7 @@ def images(count: int) -> Plain:
     return Plain("plain", "all", keys, labels, [str(c) for c in range(CLASSES)])
 
 
-def measure(data: Plain, folder: Path, shard: Shard | None) -> float:
+def measure(data: Plain, folder: Path, shard: Shard) -> float:
     """CPU seconds of a run, or of one shard of it."""
     began = time.process_time()
     execution = Execution(device="cpu", workers=0, shard=shard)
@@ -86,10 +82,10 @@ def measure(data: Plain, folder: Path, shard: Shard | None) -> float:
     return time.process_time() - began
 
 
-def in_process(count: int, folder: str, shard: Shard | None, answer: multiprocessing.Queue) -> None:
+def in_process(count: int, folder: str, shard: Shard, answer: multiprocessing.Queue) -> None:
     """One shard in a process of its own."""
     torch.set_num_threads(1)
-    measure(images(100), Path(tempfile.mkdtemp()), None)  # imports, first calls
+    measure(images(100), Path(tempfile.mkdtemp()), WHOLE)  # imports, first calls
     answer.put(measure(images(count), Path(folder), shard))
 
 
@@ -98,7 +94,7 @@ def processes(count: int, shards: int) -> list[float]:
     context = multiprocessing.get_context("spawn")
     answer = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        every = [Shard(i, shards) if shards > 1 else None for i in range(1, shards + 1)]
+        every = [Shard(i, shards) for i in range(1, shards + 1)]
         jobs = [context.Process(target=in_process, args=(count, folder, s, answer)) for s in every]
         for job in jobs:
             job.start()
@@ -121,13 +117,13 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=64)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    measure(images(100), Path(tempfile.mkdtemp()), None)  # imports, first calls
+    measure(images(100), Path(tempfile.mkdtemp()), WHOLE)  # imports, first calls
     start = memory()
     print("| images | shards | CPU ms per image |")
     print("| ---: | ---: | ---: |")
     for count in options.images:
         with tempfile.TemporaryDirectory() as folder:
-            seconds = measure(images(count), Path(folder), None)
+            seconds = measure(images(count), Path(folder), WHOLE)
         print(f"| {count:,} | 1 | {1000 * seconds / count:.2f} |", flush=True)
     data = images(options.all)
     with tempfile.TemporaryDirectory() as folder:
@@ -137,11 +133,11 @@ def main() -> None:
             spent.append(measure(data, Path(folder), Shard(i, options.shards)))
         each = 1000 * sum(spent) / options.all
         print(f"| {options.all:,} | {options.shards} | {each:.2f} |")
-        (samples,) = Path(folder).rglob("samples.parquet")
+        (samples,) = Path(folder).rglob("*.parquet")
         size = samples.stat().st_size / 2**20
     middle = sorted(spent)[len(spent) // 2]
     print(
-        f"\nlast shard: {len(files)} files of rows read, record of {options.all:,} images derived "
+        f"\nlast shard: {len(files)} files read, record of {options.all:,} images derived "
         f"and written ({size:.1f} MB): {spent[-1] - middle:.1f} s of CPU time more than a shard in "
         f"the middle ({middle:.1f} s); memory grew by {memory() - start:.0f} MB from {start:.0f} MB"
     )

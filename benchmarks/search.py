@@ -27,8 +27,10 @@ from torch import Tensor, nn
 
 from aft_models.onnx import export_onnx
 from shiftbench.grid import Grid
-from shiftbench.metrics.search import search
+from shiftbench.metrics.adversarial import Adversarial
+from shiftbench.metrics.base import read_cells
 from shiftbench.models.sources.onnx import OnnxNetwork
+from shiftbench.running.predict import predict_tables
 from shiftbench.shifts import SHIFTS
 
 Survivors = NDArray[np.bool_]  # per image: right at every offset
@@ -80,10 +82,18 @@ class Task:
 
 
 def ours(task: Task) -> Survivors:
-    """`shiftbench.metrics.search`: images leave when they break, batches are refilled."""
-    views = SHIFTS.get("crop").views(task.canvas, task.margin)
-    trace = search(task.meter, views, task.labels, task.grid, batch_size=task.batch_size)
-    return np.isnan(trace.broken_radius)
+    """Search as `shiftbench run` does: images leave when they fail, batches are refilled."""
+    metric = Adversarial("crop", task.grid.radius, "1")
+    tables = predict_tables(
+        task.meter,
+        task.canvas,
+        task.labels.tolist(),
+        [metric],
+        margin=task.margin,
+        batch_size=task.batch_size,
+    )
+    *_, outcomes = metric.outcomes(read_cells(tables, metric, tables.keys)).values()
+    return outcomes == 1
 
 
 def in_onnx(task: Task) -> Task:
