@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import timm
 import torch
@@ -22,14 +21,13 @@ from aft_models.training.augment import Mixing
 from aft_models.training.loop import make_optimizer
 from aft_models.training.recipes import RECIPES
 from aft_models.training.steady import SteadyLoss
-from shiftbench.grid import ORIGIN, Grid, Offset
-from shiftbench.metrics.base import ImageBatch
-from shiftbench.metrics.consistency import CONSISTENCIES, Consistency
-from shiftbench.metrics.predictions import predict_at
-from shiftbench.metrics.search import search
-from shiftbench.models import as_classifier
-from shiftbench.run.engine import Engine, TorchForward
+from shiftbench.grid import Offset
+from shiftbench.metrics.adversarial import Adversarial
+from shiftbench.metrics.base import Metric, read_cells
+from shiftbench.metrics.consistency import DRAWS, Consistency
+from shiftbench.running.predict import ImageBatch, Predictor, measure
 from shiftbench.shifts import ATTACKS, SHIFTS
+from shiftbench.tables import LABEL, Cells, Tables
 
 CUDA = torch.device("cuda", 0)
 MARGIN = 6
@@ -46,7 +44,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTensorMode:
 
 @dataclass(frozen=True)
 class OnGpu:
-    """Views of images on the pretended GPU, for code that reads the model's answers."""
+    """Views of images on the pretended GPU, for code that reads logits."""
 
     fake: FakeTensorMode
     shift: str
@@ -57,7 +55,7 @@ class OnGpu:
             return views(offset, None if rows is None else torch.tensor(rows.tolist()))
 
 
-def answering(images: Tensor) -> Tensor:
+def constant_logits(images: Tensor) -> Tensor:
     """A network on the GPU whose logits have come back: real numbers, one row per image."""
     assert images.device == CUDA
     return torch.arange(2.0 * len(images)).reshape(-1, 2).sin()
@@ -82,31 +80,39 @@ def test_shifts_stay_on_the_device(name: str, fake: FakeTensorMode) -> None:
             assert len(view) == (5 if rows is None else 2)
 
 
+def predicted(metric: Metric, shift: str, fake: FakeTensorMode) -> Cells:
+    """Predict five images whose views are on the pretended GPU."""
+    keys = list("abcde")
+    tables = Tables(keys)
+    tables.array(LABEL, 1)[:] = 0
+    predictor = Predictor(constant_logits, CUDA, batch_size=4, _checked=True)
+    views = {"crop": OnGpu(fake, "crop"), shift: OnGpu(fake, shift)}
+    batch = ImageBatch(predictor, keys, torch.empty(0), MARGIN, _views=views)
+    for _ in measure(batch, [(metric, range(5))], tables):
+        pass
+    return read_cells(tables, metric, keys)
+
+
 @pytest.mark.parametrize("name", [a for a in ATTACKS if ATTACKS.get(a).shift in PIXEL_SHIFTS])
-@pytest.mark.parametrize("mode", ["exhaustive", "full_grid"])
-def test_a_search_reads_only_the_answers(name: str, mode: str, fake: FakeTensorMode) -> None:
+@pytest.mark.parametrize("full", [False, True])
+def test_adversarial_reads_only_the_logits(name: str, full: bool, fake: FakeTensorMode) -> None:
     attack = ATTACKS.get(name)
-    grid = Grid(2, step=attack.step)
-    trace = search(answering, OnGpu(fake, attack.shift), [0] * 5, grid, batch_size=4, mode=mode)
-    assert trace.forward_passes > 5
+    cells = predicted(Adversarial(name, 2, str(attack.step), full), attack.shift, fake)
+    assert cells.known.sum() > 5
 
 
-@pytest.mark.parametrize("name", list(CONSISTENCIES))
-def test_consistency_reads_only_the_answers(name: str, fake: FakeTensorMode) -> None:
-    shift = CONSISTENCIES.get(name).shift
-    views = OnGpu(fake, shift)
-    clean = predict_at(answering, views, [ORIGIN] * 5, batch_size=4)
-    images, labels = torch.empty(0), np.zeros(5, dtype=np.int64)
-    batch = ImageBatch(answering, 4, images, MARGIN, "abcde", labels, clean, _views={shift: views})
-    rows = Consistency(name, 2, 1, 0).measure(batch, pd.DataFrame(index=range(5)))
-    assert np.isfinite(rows[f"change_{name}"]).all()
+@pytest.mark.parametrize("name", list(DRAWS))
+def test_consistency_reads_only_the_logits(name: str, fake: FakeTensorMode) -> None:
+    metric = Consistency(name, 2, 1, 0)
+    outcomes = metric.outcomes(predicted(metric, DRAWS.get(name).shift, fake))
+    assert all(np.isfinite(values).all() for values in outcomes.values())
 
 
 @pytest.mark.parametrize("variant", ["", "_aps", "_af", "_af_poly"])
 def test_models_stay_on_the_device(variant: str, fake: FakeTensorMode) -> None:
     with fake, CUDA:
         model = aft_models.create_xcit(f"xcit_pico_6_p4{variant}", **SMALL).eval()
-        logits = TorchForward(model, "fp32")(torch.empty(2, 3, 32, 32))
+        logits = model(torch.empty(2, 3, 32, 32))
     assert (logits.device, logits.shape) == (CUDA, (2, 5))
 
 
@@ -119,7 +125,7 @@ def test_remedies_stay_on_the_device(remedies: list[str], fake: FakeTensorMode) 
         for own in (part._parameters, part._buffers):
             own.update({name: sent(fake, value) for name, value in own.items()})
     with fake:
-        logits = TorchForward(model, "fp32")(torch.empty(2, 3, 64, 64, device=CUDA))
+        logits = model(torch.empty(2, 3, 64, 64, device=CUDA))
     assert logits.device == CUDA
 
 
@@ -158,16 +164,3 @@ def test_the_steady_loss_stays_on_the_device(teacher: int, fake: FakeTensorMode)
         views, labels = torch.empty(3 + teacher**2, 4, 3, 4, 4), torch.zeros(4, dtype=torch.long)
         loss, term = SteadyLoss(recipe, model, frozen if teacher else None)(model, views, labels)
     assert (loss.device, term.device) == (CUDA, CUDA)
-
-
-def test_the_engine_sends_bytes_and_stays_on_the_device(fake: FakeTensorMode) -> None:
-    recipe = {"input_size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3}
-    made = as_classifier(timm.create_model("resnet10t", num_classes=5), recipe, name="small")
-    with fake, CUDA:
-        classifier = replace(made, module=timm.create_model("resnet10t", num_classes=5))
-    with fake:
-        engine = Engine(classifier, device=CUDA)
-        engine._reference = None  # no values to compare
-        images = engine.prepare(torch.zeros(7, 3, 32, 32, dtype=torch.uint8))
-        assert images.device == CUDA
-        assert engine(images).device == CUDA
