@@ -1,1 +1,1 @@
-"""Pictures of images: under each kind of shift, and those that tell two models apart."""
+"""Figures that need images: an image under shifts, and a gallery of failures."""

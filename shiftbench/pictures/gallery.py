@@ -1,91 +1,162 @@
-"""The images that one model survives and the other does not, as a picture or a page.
+"""A picture of the images that one model classifies correctly at every offset and another does not.
 
-The records say which images and which offset; the images themselves are read again from their data
-set, cut by the geometry of the model that failed, and shifted as it saw them.
+The records contain the images and offsets. The images are read again from their data set, cut by
+the geometry of the failing model, and shifted as that model saw them.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
-from importlib import resources
-from pathlib import Path
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from PIL import Image
 
 from shiftbench.data import DATA_SOURCES, ImageSet, RenderedSet, canvas_batches, load_dataset
 from shiftbench.errors import DataError, RecordError, UsageError
-from shiftbench.files import GALLERY_ENDINGS, format_of, write_text
 from shiftbench.grid import ORIGIN, Grid, Offset
+from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.pictures.show import reach
 from shiftbench.preprocessing import Geometry
-from shiftbench.records.record import KEY, Record
+from shiftbench.records.compare import shared
+from shiftbench.records.result import Result, image_ids
 from shiftbench.registry import unknown_name
-from shiftbench.report.compare import Comparison
-from shiftbench.report.plots import save_figure
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS, SHIFTS, Views
+from shiftbench.tables import LABEL
 
 Pixels = NDArray[np.uint8]  # (H, W, 3)
-TITLE = 28  # characters that fit over a tile of the picture
+TITLE = 28  # characters above a tile
 
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One image that tells the models apart."""
+    """One image that a model misclassifies at an offset."""
 
     key: str
     label: str
-    offset: Offset  # what broke it
-    predictions: tuple[str, str]  # of survivor and broken model, on the clean image
-    answer: str  # of the broken model at the offset
+    offset: Offset  # the first misclassified one
+    clean: str  # class predicted without a shift
+    predicted: str  # class predicted at the offset
     original: Pixels
     shifted: Pixels
 
 
 @dataclass(frozen=True)
 class Side:
-    """Some of the images that one model alone survives."""
+    """Images that only one of two models classifies correctly at every offset."""
 
-    survivor: str  # the model that stays right
-    broken: str  # the model that does not
-    count: int  # of all such images
+    robust: str  # the model that classifies them correctly
+    failing: str
+    count: int  # number of such images
     exhibits: tuple[Exhibit, ...]
 
-    @property
-    def heading(self) -> str:
-        """What its images show."""
-        return f"{self.survivor} stays right, {self.broken} does not"
+
+def build_gallery(
+    first: Result,
+    second: Result,
+    *,
+    attack: str | None = None,
+    data: str | None = None,
+    size: int = 8,
+) -> tuple[Side, Side]:
+    """Choose the images that only one of two models classifies correctly at every offset.
+
+    Args:
+        first: A result.
+        second: A result with common images.
+        attack: Attack; by default the first that both results have.
+        data: `NAME:PATH` of the images; data sets without files need none.
+        size: Images for each of the two models.
+
+    Raises:
+        UsageError: The results have no such attack in common.
+        DataError: The data set does not contain the images.
+    """
+    known = {name.kind: name for name in shared(first, second) if name.radius is not None}
+    if not known:
+        raise UsageError(
+            f"expected an attack in both records, got none: {first.model.name} and "
+            f"{second.model.name}. Run both with the same --attack"
+        )
+    attack = next(iter(known)) if attack is None else attack
+    if attack not in known:
+        raise unknown_name("attack in both records", attack, known)
+    dataset = _open_images(first, data)
+    one, other = (
+        _side(*pair, known[attack], dataset, size) for pair in ((first, second), (second, first))
+    )
+    return one, other
 
 
-@dataclass(frozen=True)
-class Gallery:
-    """Images that only one of two models survives."""
+def _open_images(result: Result, data: str | None) -> ImageSet:
+    """Open the data set of a record; `data` contains the path of its files."""
+    name = result.data.name
+    source = (data or name).partition(":")[0]
+    if name in DATA_SOURCES and source != name:
+        raise UsageError(f"expected --data {name}, the data of the records, got {data}")
+    try:
+        dataset = load_dataset(data or name, split=result.data.split)
+    except UsageError as error:
+        path = f"{name if name in DATA_SOURCES else 'folder'}:PATH"
+        raise UsageError(
+            f"cannot open the images of {name}: {error}. Pass --data {path}"
+        ) from error
+    if dataset.name != name:  # folders are named by themselves
+        raise UsageError(f"expected --data of {name}, got {data}, which is {dataset.name}")
+    return dataset
 
-    attack: str
-    max_shift: int
-    sides: tuple[Side, ...]  # what the first alone survives, and the second
+
+def _side(robust: Result, failing: Result, name: ScoreName, dataset: ImageSet, size: int) -> Side:
+    correct, wrong = robust.outcomes()[name] == 1, failing.outcomes()[name] == 0
+    both = wrong.index[wrong & wrong.index.isin(correct.index[correct])]
+    tables, metric = failing.tables, _metric(failing, name)
+    rows = np.flatnonzero(image_ids(tables).isin(both))
+    keys = [tables.keys[row] for row in rows]
+    cells = tables.read(metric.table, len(metric.grid) - 1, keys)
+    first_wrong = metric.first_wrong(cells)
+    rings = np.array(metric.grid.rings)[first_wrong]
+    # Images that are misclassified by a shift come before those misclassified without one.
+    order = sorted(range(len(keys)), key=lambda i: (rings[i] == 0, rings[i], keys[i]))
+    positions = {key: index for index, key in enumerate(dataset.keys)}
+    exhibits = []
+    for i in order[:size]:
+        if keys[i] not in positions:
+            raise DataError(
+                f"cannot find the image {keys[i]!r} of the records in {dataset.name}. Give the "
+                "folder that they were made from with --data NAME:PATH"
+            )
+        offset = metric.grid.offsets[first_wrong[i]]
+        pixels = _views(dataset, positions[keys[i]], failing, metric.attack, offset)
+        label, clean = int(tables.column(LABEL)[rows[i]]), int(cells.classes[i, 0])
+        predicted = int(cells.classes[i, first_wrong[i]])
+        names = (failing.data.class_name(number) for number in (label, clean, predicted))
+        label_name, clean_name, predicted_name = names
+        exhibits.append(Exhibit(keys[i], label_name, offset, clean_name, predicted_name, *pixels))
+    return Side(robust.model.name, failing.model.name, len(keys), tuple(exhibits))
+
+
+def _metric(result: Result, name: ScoreName) -> Adversarial:
+    request = result.request_of(name)
+    assert request is not None
+    assert isinstance(request.loaded, Adversarial)
+    return request.loaded
 
 
 def _views(
-    dataset: ImageSet, index: int, record: Record, attack: str, offset: Offset
+    dataset: ImageSet, index: int, result: Result, attack: str, offset: Offset
 ) -> tuple[Pixels, Pixels]:
-    """The image as the model of `record` saw it, clean and at the offset."""
-    shift = SHIFTS.get(ATTACKS.get(attack.partition("[")[0]).shift)
-    margin = shift.margin(Grid(reach(offset)))  # none where the view is all that is read
+    """Return an image as a model saw it, without a shift and at an offset."""
+    shift = SHIFTS.get(ATTACKS.get(attack).shift)
+    margin = shift.margin(Grid(reach(offset)))
     try:
-        geometry = Geometry(**{**record.data.geometry, "margin": margin})
+        geometry = Geometry(**{**result.data.geometry, "margin": margin})
     except TypeError as error:
         raise RecordError(
-            f"the record of {record.model.name} does not say how its images were cut ({error}): "
-            "run the evaluation again"
+            f"cannot cut the images of {result.model.name}: {error}. Run the evaluation again"
         ) from error
     batch = next(canvas_batches(dataset, geometry, [index], workers=0))
     canvas = batch.canvas.float().div(255)
@@ -103,181 +174,44 @@ def _views(
     return pixels[0], pixels[1]
 
 
-def open_images(record: Record, data: str | None) -> ImageSet:
-    """The data set a record was measured on; `data` says where its files are."""
-    name = record.data.name
-    source = (data or name).partition(":")[0]
-    if name in DATA_SOURCES and source != name:
-        raise UsageError(f"the records are of {name}, got --data {data}")
-    try:
-        dataset = load_dataset(data or name, split=record.data.split)
-    except UsageError as error:
-        place = f"{name if name in DATA_SOURCES else 'folder'}:PATH"
-        raise UsageError(
-            f"cannot open the images of {name}: {error}; give their place with --data {place}"
-        ) from error
-    if dataset.name != name:  # folders are named by themselves
-        raise UsageError(f"the records are of {name}, got --data {data}, which is {dataset.name}")
-    return dataset
+def gallery_figure(sides: Sequence[Side]) -> Figure:
+    """Draw two tiles per image, each under the class that the failing model predicts.
 
-
-def build_gallery(
-    comparison: Comparison, *, attack: str | None = None, data: str | None = None, size: int = 8
-) -> Gallery:
-    """Finds the images that only one model survives and shows them as the other saw them.
-
-    Args:
-        comparison: Two models on the same images.
-        attack: Which attack; the first that both have by default.
-        data: `NAME:PATH` of the images; data that needs no files needs none.
-        size: Images for each of the two models.
+    Raises:
+        UsageError: There is no image.
     """
-    first, second = comparison.first, comparison.second
-    known = {s.name.kind: s.name for s in comparison.scores if s.name.radius is not None}
-    if not known:
-        raise UsageError(f"{first.model.name} and {second.model.name} have no attack in common")
-    attack = next(iter(known)) if attack is None else attack
-    if attack not in known:
-        raise unknown_name("attack in both records", attack, known)
-    name, dataset = known[attack], open_images(first, data)
-    sides = (_side(*pair, name, dataset, size) for pair in ((first, second), (second, first)))
-    return Gallery(attack, name.radius or 0, tuple(sides))
-
-
-def _side(survivor: Record, broken: Record, name: ScoreName, dataset: ImageSet, size: int) -> Side:
-    names, places = dataset.class_names, {key: i for i, key in enumerate(dataset.keys)}
-
-    def named(label: float) -> str:
-        return names[int(label)] if 0 <= label < len(names) else str(int(label))
-
-    kept, lost = (record.outcomes()[name] for record in (survivor, broken))
-    kept, lost = kept.align(lost, join="inner")
-    rows = broken.samples().set_index(KEY).loc[kept.index[(kept == 1) & (lost != 1)]]
-    unbroken = survivor.samples().set_index(KEY)["prediction"]
-    radius = f"{name.kind}_broken_radius"
-    # Those first that the model lost by the shift and not before it.
-    order = rows.assign(_wrong=rows[radius].fillna(0) == 0).sort_values(["_wrong", radius, KEY])
-    exhibits = []
-    for key, row in order.head(size).iterrows():
-        if key not in places:
-            raise DataError(
-                f"image {key!r} of the records is not in {dataset.name}: "
-                "give the folder they were made from with --data NAME:PATH"
-            )
-        dy, dx, answer = (row[f"{name.kind}_{word}"] for word in ("dy", "dx", "prediction"))
-        offset = Offset(float(dy), float(dx))
-        original, shifted = _views(dataset, places[str(key)], broken, name.kind, offset)
-        exhibits.append(
-            Exhibit(
-                key=str(key),
-                label=named(row["label"]),
-                offset=offset,
-                predictions=(named(unbroken[key]), named(row["prediction"])),
-                answer=named(answer),
-                original=original,
-                shifted=shifted,
-            )
+    shown = [side for side in sides if side.exhibits]
+    if not shown:
+        raise UsageError(
+            f"cannot draw a gallery: {sides[0].robust} and {sides[0].failing} fail on the same "
+            "images"
         )
-    return Side(survivor.model.name, broken.model.name, len(rows), tuple(exhibits))
-
-
-def _fate(exhibit: Exhibit) -> str:
-    """What happened to the broken model, in words."""
-    if exhibit.offset == ORIGIN:
-        return f"{exhibit.answer} on the clean image"
-    return f"{exhibit.predictions[1]} on the clean image, {exhibit.answer} at {_place(exhibit)} px"
-
-
-def _place(exhibit: Exhibit) -> str:
-    return f"dy {exhibit.offset.dy:.3g}, dx {exhibit.offset.dx:.3g}"
-
-
-def gallery_figure(gallery: Gallery) -> Figure:
-    """The gallery as one picture: two tiles an image, each under the losing model's answer."""
-    sides = [side for side in gallery.sides if side.exhibits]
-    if not sides:
-        names = f"{gallery.sides[0].survivor} and {gallery.sides[0].broken}"
-        raise UsageError(f"no image tells {names} apart under {gallery.attack}")
-    per_row = min(4, max(len(side.exhibits) for side in sides))
-    rows = [math.ceil(len(side.exhibits) / per_row) for side in sides]
-    figure = Figure(
-        figsize=(3.4 * per_row, 2.1 * sum(rows) + 0.4 * len(sides)), layout="constrained"
-    )
-    blocks = figure.subfigures(len(sides), 1, height_ratios=rows, squeeze=False)[:, 0]
-    for block, height, side in zip(blocks, rows, sides, strict=True):
+    per_row = min(4, max(len(side.exhibits) for side in shown))
+    rows = [math.ceil(len(side.exhibits) / per_row) for side in shown]
+    size = 3.4 * per_row, 2.1 * sum(rows) + 0.4 * len(shown)
+    figure = Figure(figsize=size, layout="constrained")
+    blocks = figure.subfigures(len(shown), 1, height_ratios=rows, squeeze=False)[:, 0]
+    for block, height, side in zip(blocks, rows, shown, strict=True):
         counts = f"{len(side.exhibits)} of {side.count:,} images"
-        text = f"{side.heading} ({gallery.attack}, {counts})"
-        block.suptitle(text, fontsize=10, parse_math=False)
+        heading = f"{side.robust} is correct at every offset, {side.failing} is not ({counts})"
+        block.suptitle(heading, fontsize=10, parse_math=False)
         panels = block.subplots(height, 2 * per_row, squeeze=False)
         for axes in panels.flat:
             axes.set_axis_off()
         for number, exhibit in enumerate(side.exhibits):
             row, column = divmod(number, per_row)
-            left, right = panels[row, 2 * column], panels[row, 2 * column + 1]
-            left.imshow(exhibit.original, interpolation="nearest")
-            right.imshow(exhibit.shifted, interpolation="nearest")
-            said = [exhibit.predictions[1]]
-            if said != [exhibit.label]:
-                said.append(f"but it is {exhibit.label}")
-            moved = [exhibit.answer, f"at {_place(exhibit)}"]
-            for axes, lines in ((left, said), (right, moved)):
-                words = "\n".join(map(_fitting, lines))
-                axes.set_title(words, fontsize=7, loc="left", parse_math=False)
+            clean = [exhibit.clean]
+            if exhibit.clean != exhibit.label:
+                clean.append(f"label: {exhibit.label}")
+            offset = f"dy {exhibit.offset.dy:.3g}, dx {exhibit.offset.dx:.3g}"
+            tiles = ((exhibit.original, clean), (exhibit.shifted, [exhibit.predicted, offset]))
+            for axes, (pixels, lines) in zip(panels[row, 2 * column :], tiles, strict=False):
+                axes.imshow(pixels, interpolation="nearest")
+                title = "\n".join(map(_shortened, lines))
+                axes.set_title(title, fontsize=7, loc="left", parse_math=False)
     return figure
 
 
-def _fitting(line: str) -> str:
-    """A line over a tile: ImageNet's classes are lists of synonyms, longer than it is wide."""
+def _shortened(line: str) -> str:
+    """Shorten a title to the width of a tile: ImageNet's classes are lists of synonyms."""
     return line if len(line) <= TITLE else f"{line[: TITLE - 1].rstrip(' ,')}…"
-
-
-def _inline(pixels: Pixels) -> str:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
-
-
-def _card(side: Side, exhibit: Exhibit) -> str:
-    label, key, survivor, broken, right, fate = map(
-        escape,
-        (
-            exhibit.label,
-            exhibit.key,
-            side.survivor,
-            side.broken,
-            exhibit.predictions[0],
-            _fate(exhibit),
-        ),
-    )
-    return (
-        '<figure><div class="pair">'
-        f'<img src="{_inline(exhibit.original)}" alt="{label}, clean">'
-        f'<img src="{_inline(exhibit.shifted)}" alt="{label}, shifted"></div>'
-        f"<figcaption><b>{label}</b> <span>{key}</span>"
-        f"<br>{survivor}: {right} at every shift<br>{broken}: {fate}</figcaption></figure>"
-    )
-
-
-def gallery_html(gallery: Gallery) -> str:
-    """The gallery as one self-contained page; every name is escaped."""
-    sections = "".join(
-        f"<section><h2>{escape(side.heading)}</h2>"
-        f"<p>{len(side.exhibits)} of {side.count:,} images.</p>"
-        f'<div class="cards">{"".join(_card(side, one) for one in side.exhibits)}</div></section>'
-        for side in gallery.sides
-    )
-    about = (
-        f"Attack {gallery.attack}, up to {gallery.max_shift} steps. Left: the clean image. "
-        "Right: as the model saw it when it was first wrong."
-    )
-    template = resources.files("shiftbench.pictures").joinpath("gallery.html").read_text("utf-8")
-    # The sections go in last, so that no name in them is taken for a place to fill.
-    return template.replace("@@ABOUT@@", escape(about)).replace("@@SECTIONS@@", sections)
-
-
-def write_gallery(gallery: Gallery, path: Path) -> None:
-    """Writes a gallery as a page or a picture, by the file's ending."""
-    if format_of(path, GALLERY_ENDINGS) == "html":
-        write_text(path, gallery_html(gallery))
-    else:
-        save_figure(gallery_figure(gallery), path)

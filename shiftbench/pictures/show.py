@@ -1,4 +1,4 @@
-"""An image under each kind of shift, as the paper's appendix shows it."""
+"""Figure of an image under each shift type, as in the paper's appendix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_OFFSETS: Mapping[str, Offset] = {
     "bilinear": Offset(0.5, 0.5),
 }
 _NAMES = {
-    "integer": "cyclic, whole pixels",
+    "integer": "cyclic, integer",
     "half": "cyclic, sinc",
     "crop": "crop",
     "bilinear": "bilinear",
@@ -31,7 +31,7 @@ _NAMES = {
 
 
 def parse_offset(text: str) -> tuple[str, Offset]:
-    """Reads `half=0.5,-0.5`: an attack, then dy and dx in pixels."""
+    """Read an attack and its offset (dy, dx) in pixels, such as `half=0.5,-0.5`."""
     attack, _, numbers = text.partition("=")
     try:
         dy, dx = (float(number) for number in numbers.split(","))
@@ -40,10 +40,10 @@ def parse_offset(text: str) -> tuple[str, Offset]:
             f"expected an offset such as half=0.5,-0.5 (attack=dy,dx in pixels), got {text!r}"
         ) from error
     if not (math.isfinite(dy) and math.isfinite(dx)):
-        raise UsageError(f"expected finite pixels in {text!r}")
+        raise UsageError(f"expected finite numbers of pixels, got {text!r}")
     if attack not in DEFAULT_OFFSETS:
         raise UsageError(
-            f"cannot show the attack {attack!r} on an image: known are {', '.join(DEFAULT_OFFSETS)}"
+            f"cannot show the attack {attack!r}. Choose one of {', '.join(DEFAULT_OFFSETS)}"
         )
     return attack, Offset(dy, dx)
 
@@ -54,7 +54,7 @@ def _picture(axes: Axes, view: Tensor, title: str) -> None:
 
 
 def _difference(axes: Axes, difference: Tensor, title: str) -> None:
-    """Draws the mean over channels, on a scale of its own that the title tells."""
+    """Draw the mean over channels; the title contains the range of the colors."""
     mean = difference.mean(0)
     limit = max(float(mean.abs().quantile(0.99)), 1e-6)
     axes.imshow(mean.numpy(), cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
@@ -62,20 +62,28 @@ def _difference(axes: Axes, difference: Tensor, title: str) -> None:
 
 
 def show_image(path: Path, *, offsets: Mapping[str, Offset], view: int = 224) -> Figure:
-    """An image file under each shift, what each changes, and a corner of it enlarged.
+    """Draw an image under each shift, its difference from the original, and an enlarged corner.
 
-    The image is cut as the protocol does: the shorter side is resized to view * 256 / 224, then the
-    middle is taken. Below the original stands the half-pixel sinc shift minus the bilinear one at
-    the same offset: both read the same scene, but the sinc takes the view for one period of a
-    periodic image and rings where its borders do not fit together, and at sharp edges inside.
+    The image is cut as in the protocol: its shorter side is resized to view * 256 / 224. The panel
+    below the original is the half-pixel sinc shift minus the bilinear shift at the same offset. The
+    sinc shift treats the view as one period of a periodic image, so it rings at opposite borders
+    that differ and at sharp edges.
+
+    Args:
+        path: An image file.
+        offsets: Offset (pixels) of each attack to show.
+        view: Side of the view (pixels).
+
+    Raises:
+        UsageError: The offsets need a larger margin than the image has.
     """
     shifts = {attack: SHIFTS.get(ATTACKS.get(attack).shift) for attack in offsets}
     margin = max(1, *(shifts[attack].margin(Grid(reach(o))) for attack, o in offsets.items()))
     geometry = Geometry(view, round(view * PAPER_RATIO), margin, interpolation="bicubic")
     if geometry.side > geometry.resize:
         raise UsageError(
-            f"a view of {view} px leaves {(geometry.resize - view) // 2} px on each side, the "
-            f"offsets need {margin}: choose smaller offsets or a larger --size"
+            f"expected offsets up to {(geometry.resize - view) // 2} px for a view of {view} px, "
+            f"got {margin} px. Choose smaller offsets or a larger --size"
         )
     canvas = geometry.canvas(read_image(path)).double()[None] / 255
     original = SHIFTS.get("crop").views(canvas, margin)(ORIGIN)[0]
@@ -87,7 +95,7 @@ def show_image(path: Path, *, offsets: Mapping[str, Offset], view: int = 224) ->
         axes.set_yticks([])
     zoom = max(8, view // 9)
     _picture(panels[0, 0], original, "original")
-    _picture(panels[2, 0], original[:, :zoom, -zoom:], f"its upper right {zoom} px")
+    _picture(panels[2, 0], original[:, :zoom, -zoom:], f"upper right {zoom} px")
     half = offsets.get("half", DEFAULT_OFFSETS["half"])
     if reach(half) > margin:  # the bilinear shift would read beyond the canvas
         panels[1, 0].set_visible(False)
@@ -105,5 +113,5 @@ def show_image(path: Path, *, offsets: Mapping[str, Offset], view: int = 224) ->
 
 
 def reach(offset: Offset) -> int:
-    """How many whole pixels an offset goes, at most."""
+    """Return the largest component of an offset, rounded up to whole pixels."""
     return math.ceil(max(abs(offset.dy), abs(offset.dx)))

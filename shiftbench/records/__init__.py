@@ -1,1 +1,1 @@
-"""What a run leaves: writing, reading and choosing records."""
+"""Records: read, write, select, compare and verify them."""

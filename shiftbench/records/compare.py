@@ -98,9 +98,7 @@ def _reason(first: Result, second: Result, name: ScoreName) -> str:
     return unequal(first.settings_of(name), second.settings_of(name), skip=IMAGES)
 
 
-def unequal(
-    first: Mapping[str, str], second: Mapping[str, str], skip: Collection[str] = ()
-) -> str:
+def unequal(first: Mapping[str, str], second: Mapping[str, str], skip: Collection[str] = ()) -> str:
     """Describe the entries in which two mappings differ; empty if they agree.
 
     >>> unequal({"pad": "none", "seed": "0"}, {"pad": "reflect", "seed": "0"})

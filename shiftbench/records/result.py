@@ -323,10 +323,8 @@ def _failures(metric: Adversarial, cells: Cells) -> dict[str, Any]:
     }
     columns = {}
     for word, (column, dtype) in values.items():
-        columns[f"{metric.label}_{word}"] = pd.array(
-            [value if fail else None for value, fail in zip(column.tolist(), fails, strict=True)],
-            dtype=dtype,
-        )
+        series = pd.Series(column, dtype=dtype).where(fails)
+        columns[f"{metric.label}_{word}"] = series.array
     return columns
 
 
@@ -355,7 +353,7 @@ def readable(tables: Tables, keys: Sequence[str]) -> list[str]:
     """Leave out the images that could not be read."""
     rows = tables.rows(keys)
     there = (tables.column(CLEAN)[rows] >= 0) | (tables.column(UNREADABLE)[rows] < 1)
-    return [keys[i] for i in np.flatnonzero(there)]
+    return [key for key, is_there in zip(keys, there, strict=True) if is_there]
 
 
 def derive_result(
@@ -419,7 +417,8 @@ def _cells(tables: Tables, request: Request) -> Cells:
 def _image_set(tables: Tables, keys: Sequence[str]) -> str:
     """Digest images and labels, so that another subset or class map is noticed."""
     rows = tables.rows(readable(tables, keys))
-    pairs = sorted(zip(tables.column(DIGEST)[rows].tolist(), tables.column(LABEL)[rows].tolist()))
+    columns = (tables.column(name)[rows].tolist() for name in (DIGEST, LABEL))
+    pairs = sorted(zip(*columns, strict=True))
     return hashlib.sha256(repr(pairs).encode()).hexdigest()
 
 
@@ -475,7 +474,7 @@ def record_folder(root: Path, model: str, data: str) -> Path:
 
 
 def write_record(folder: Path, result: Result) -> Result:
-    """Write `record.json`, unless the folder has an equal one; return the result with its folder."""
+    """Write `record.json` unless there is an equal one; return the result with its folder."""
     with suppress(RecordError):  # there is none yet, or it is damaged
         before = load_record(folder)
         same = replace(before, created=result.created, environment=result.environment)

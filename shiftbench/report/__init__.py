@@ -1,1 +1,1 @@
-"""Tables, pages and pictures: pure functions of records."""
+"""Reports: pure functions of results, as tables, pages and figures."""

@@ -16,7 +16,7 @@ from shiftbench.errors import UsageError
 from shiftbench.files import write_atomic
 from shiftbench.records.result import Result
 from shiftbench.report.page import render_page
-from shiftbench.report.scores import FACTS, STANDARD, Cell, Table, fact_text
+from shiftbench.report.scores import FACTS, STANDARD, Cell, Table, fact_text, further_order
 from shiftbench.scores import ScoreName
 
 FACT_TITLES = {"param_count": "params", "img_size": "px", "forward_passes": "passes"}
@@ -37,7 +37,7 @@ def to_csv(tables: Sequence[Table], *, intervals: bool = True) -> str:
     curves = dict.fromkeys(column.curve for table in tables for column in table.columns)
     restricted = any(table.restricted for table in tables)
     standard = [name for name in STANDARD if name in curves or not restricted]
-    further = [name for name in curves if name not in STANDARD]
+    further = sorted(curves.keys() - {*STANDARD}, key=further_order)
     rows = []
     for table in tables:
         first = ("model", *table.facts) if table.restricted else FIRST_FACTS
@@ -143,10 +143,10 @@ def to_markdown(tables: Sequence[Table], *, intervals: bool = True) -> str:
 
 
 def markdown_escape(text: str) -> str:
-    """Escape a text for a Markdown cell, HTML included.
+    r"""Escape a text for a Markdown cell, HTML included.
 
-    >>> markdown_escape("a_b|<c>")
-    'a\\\\_b\\\\|&lt;c&gt;'
+    >>> print(markdown_escape("a_b|<c>"))
+    a\_b\|&lt;c&gt;
     """
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return " ".join(re.sub(r"([\\`*_{}\[\]#|~!])", r"\\\1", text).split())

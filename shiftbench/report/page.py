@@ -47,8 +47,10 @@ def _group(table: Table) -> dict[str, Any]:
         column["ticks"][radius] = cell.extent
     return {
         "label": table.label,
-        "notes": table.notes(),
-        "rows": [[row.model.name, fact_text(row, "param_count"), _facts(row)] for row in table.rows],
+        "notes": table.notes(extents=False),
+        "rows": [
+            [row.model.name, fact_text(row, "param_count"), _facts(row)] for row in table.rows
+        ],
         "columns": list(columns.values()),
     }
 

@@ -1,7 +1,7 @@
-"""The published figures next to ours: what the paper printed, and what a record of ours says.
+"""Published numbers of the paper next to the scores of records.
 
-Published numbers are data (`results/paper/*.csv`), never scores of this project: a claim shows a
-number of ours only from a record that measured it, and otherwise the commands that would make one.
+Published numbers are data (`results/paper/*.csv`), never scores of this project. A claim without a
+record that measured it has the commands that make such a record.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from shiftbench.errors import DataError
-from shiftbench.records.record import USUAL_CONDITIONS, Record
+from shiftbench.records.result import USUAL_CONDITIONS, Result
 from shiftbench.registry import unknown_name
-from shiftbench.report.axis import ShiftAxis
-from shiftbench.scores import ACCURACY, ScoreName
+from shiftbench.scores import ACCURACY, ScoreName, curve_of
 from shiftbench.shifts import DEFAULT_RADIUS
 from shiftbench.statistics import Score
 
 Row = Mapping[str, str]
-SPLITS = ("val", "test", "all")  # that answer a published figure; unsplit folders are trusted
+SPLITS = ("val", "test", "all")  # that published numbers may be of
+IMAGES = {"imagenet": 50_000, "cifar10": 10_000, "cifar100": 10_000, "stanford_cars": 8_041}
 _SCORES = (
     ACCURACY,
     *(ScoreName("consistency", kind) for kind in ("integer", "half")),
@@ -32,46 +32,46 @@ _SCORES = (
 
 @dataclass(frozen=True)
 class Claim:
-    """One published figure, and which record would answer it."""
+    """One published number, and the model and data of the record to compare it with."""
 
     table: str
     score: ScoreName
-    published: Decimal | None  # percent, as printed; None where the paper has only a picture
-    model: str  # ours that is built like the paper's
+    published: Decimal | None  # percent, as printed; None: the paper has only a plot
+    model: str  # bundled model with the paper's architecture
     data: str = "imagenet"
-    recipe: str = "xcit-imagenet"  # empty: a model that is not trained but downloaded
-    train_options: tuple[str, ...] = ()  # what the training needs besides its recipe
-    variant: str = ""  # tells trainings of one model on one data set apart
+    recipe: str = "xcit-imagenet"  # empty: the weights are downloaded
+    train_options: tuple[str, ...] = ()  # of the training besides its recipe
+    variant: str = ""  # distinguishes trainings of one model on one data set
     finetuned: bool = False  # the training starts from the model's ImageNet weights
 
     @property
     def entry(self) -> str:
-        """The name of the record that answers: the model's, with the variant as its tag."""
+        """Name of the model in the record: with the variant as its tag."""
         return f"{self.model}.{self.variant}" if self.variant else self.model
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper; its figures are in the file of its name in results/paper."""
+    """A table of the paper; its numbers are in the file of the same name in results/paper."""
 
-    place: str  # where the paper has it
+    place: str  # in the paper
     about: str
-    claim: Callable[[Row], dict[str, Any]]  # what a row of the file says of its claims
+    claim: Callable[[Row], dict[str, Any]]  # fields of the claims of a row
     scores: Sequence[ScoreName] = _SCORES
-    models: Sequence[str] = ()  # of a picture, which has no file
+    models: Sequence[str] = ()  # of a plot, which has no file
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim, with what was measured here."""
+    """A claim and the score of a record."""
 
     claim: Claim
-    score: Score | None  # ours; None without a record that measured it as published
-    remark: str = ""  # why a record that is there does not answer
+    score: Score | None  # None: no record measured it like the paper
+    remark: str = ""  # differences of an existing record from the paper
 
     @property
     def difference(self) -> float | None:
-        """Ours minus published, in points."""
+        """Score minus published number, in points."""
         if self.score is None or self.claim.published is None:
             return None
         return 100 * self.score.value - float(self.claim.published)
@@ -157,7 +157,12 @@ TABLES: Mapping[str, PaperTable] = {
 
 
 def read_claims(name: str, folder: Path) -> list[Claim]:
-    """Every figure of a table."""
+    """Read every number of a table of the paper.
+
+    Raises:
+        UsageError: There is no such table.
+        DataError: There is no such file.
+    """
     if name not in TABLES:
         raise unknown_name("table of the paper", name, TABLES)
     table, path = TABLES[name], folder / f"{name}.csv"
@@ -166,8 +171,8 @@ def read_claims(name: str, folder: Path) -> list[Claim]:
         return [Claim(name, score, None, **row) for row in rows for score in table.scores]
     if not path.is_file():
         raise DataError(
-            f"no file {path}: give the folder of published figures with --paper, "
-            "results/paper in the source tree"
+            f"there is no file {path}. Give the folder of published numbers with --paper "
+            "(results/paper in the source tree)"
         )
     with path.open(newline="", encoding="utf-8") as file:
         return [
@@ -178,63 +183,59 @@ def read_claims(name: str, folder: Path) -> list[Claim]:
         ]
 
 
-def answer(claims: Sequence[Claim], records: Sequence[Record]) -> list[Answer]:
-    """Finds for each claim the newest record of its model and data that measured it as published.
-
-    A record that is there but was measured otherwise does not answer; the remark says why.
-    """
-    newest_first = sorted(records, key=lambda record: record.created, reverse=True)
+def answer(claims: Sequence[Claim], results: Sequence[Result]) -> list[Answer]:
+    """Find for each claim the newest record that measured its score like the paper."""
+    newest_first = sorted(results, key=lambda result: result.created, reverse=True)
     answers = []
     for claim in claims:
-        attempts = [
-            record
-            for record in newest_first
-            if (record.model.name, record.data.name) == (claim.entry, claim.data)
-            and _attempts(record, claim.score)
+        tried = [
+            (result, unlike_published(result, claim.score))
+            for result in newest_first
+            if (result.model.name, result.data.name) == (claim.entry, claim.data)
+            and _attempts(result, claim.score)
         ]
-        reasons = [unlike_published(record, claim.score) for record in attempts]
-        pairs = zip(attempts, reasons, strict=True)
-        score = next((record.scores[claim.score] for record, why in pairs if not why), None)
-        remark = "; ".join(reasons[0]) if attempts and score is None else ""
+        score = next((result.scores[claim.score] for result, why in tried if not why), None)
+        remark = "; ".join(tried[0][1]) if tried and score is None else ""
         answers.append(Answer(claim, score, remark))
     return answers
 
 
-def _attempts(record: Record, name: ScoreName) -> list[ScoreName]:
-    """The scores of a record that measure the same thing, on whatever grid."""
-    return [
-        n for n in record.scores if (n.family, ShiftAxis.of(n).attack) == (name.family, name.kind)
-    ]
+def _attempts(result: Result, name: ScoreName) -> set[str]:
+    """List the scores of a result under the same shift, on any grid."""
+    found = set()
+    for own in result.scores:
+        request = result.request_of(own)
+        attack = own.kind if request is None else request.settings.get("attack", own.kind)
+        if (own.family, attack) == (name.family, name.kind):
+            found.add(own.stem)
+    return found
 
 
-def unlike_published(record: Record, name: ScoreName) -> list[str]:
-    """How a record's score was not measured as the paper measured its own; empty when it was."""
-    own = record.conditions
-    reasons = [] if record.data.split in SPLITS else [f"split {record.data.split}"]
-    reasons += [f"{key} {own[key]}" for key, usual in USUAL_CONDITIONS.items() if own[key] != usual]
-    if record.settings.get("limit") is not None:
-        reasons.append(f"limit {record.settings['limit']}")
-    if name not in record.scores:
-        others = sorted({str(n.curve) for n in _attempts(record, name)} - {name.stem})
-        radii = record.scores.curve(name)
-        reached = [f"{name.stem} up to {max(radii)} steps only"] if radii else []
-        return [*reasons, *reached, *(f"{other} only" for other in others if not reached)]
-    if record.is_upper_bound(name):
-        reasons.append("an upper bound, from a sampled search")
-    if record.scores[name].n < record.data.images:
-        reasons.append(f"{record.scores[name].n:,} of {record.data.images:,} images")
+def unlike_published(result: Result, name: ScoreName) -> list[str]:
+    """List how a score was not measured like that of the paper; empty if it was."""
+    own = {key: result.conditions[key] for key in USUAL_CONDITIONS}
+    reasons = [] if result.data.split in SPLITS else [f"split {result.data.split}"]
+    reasons += [f"{key} {value}" for key, value in own.items() if value != USUAL_CONDITIONS[key]]
+    if name not in result.scores:
+        curve, others = curve_of(result.scores, name), _attempts(result, name) - {name.stem}
+        if curve:
+            return [*reasons, f"{name.stem} up to {max(curve)} steps only"]
+        return [*reasons, *(f"{other} only" for other in sorted(others))]
+    n, every = result.scores[name].n, IMAGES.get(result.data.name, result.data.images)
+    if n < every:
+        reasons.append(f"{n:,} of {every:,} images")
     return reasons
 
 
 def commands(claims: Sequence[Claim], *, records: str = "results/runs") -> list[str]:
-    """The commands that would make the records these claims lack, one line per record."""
+    """Return the commands that make the records of claims, one line per record."""
     wanted: dict[tuple[str, str], list[Claim]] = {}
     for claim in claims:
         wanted.setdefault((claim.entry, claim.data), []).append(claim)
     lines = []
     for (entry, data), group in wanted.items():
         first = group[0]
-        # Tables of variants have no attack; the others share one record with every attack.
+        # Tables of variants have no attack. The others share one record with every attack.
         attacks = " -a none" if first.variant else ""
         name = f" --name {entry}" if first.variant else ""
         run = f"shiftbench run -m {first.model} -d {data}:DIR{attacks}{name} -o {records}"
@@ -246,7 +247,7 @@ def commands(claims: Sequence[Claim], *, records: str = "results/runs") -> list[
 
 
 def _training(claim: Claim) -> list[str]:
-    """The trainings that a claim needs, one after the other; the output folder comes last."""
+    """Return the training commands of a claim in order; each ends with its output folder."""
     steps, options = [], claim.train_options
     if claim.finetuned:
         start = replace(claim, data="imagenet", recipe=Claim.recipe, variant="", finetuned=False)

@@ -1,12 +1,14 @@
-"""Records as pictures: curves against max shift, and accuracy at each offset of a full grid.
+"""Figures of results: curves against max shift, an overview, and accuracy at each offset.
 
 Figures are built with matplotlib's object interface: no window, no global state.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -23,234 +25,255 @@ from matplotlib.transforms import Bbox
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.figures import Look
 from shiftbench.files import format_of
-from shiftbench.records.comparable import (
-    group_records,
-    require_comparable,
-    why_not,
-)
-from shiftbench.records.record import Record
+from shiftbench.metrics.adversarial import Adversarial
+from shiftbench.records.compare import unequal
+from shiftbench.records.result import Result
 from shiftbench.registry import unknown_name
-from shiftbench.report.axis import ShiftAxis
-from shiftbench.report.overview import Overview, short_name
-from shiftbench.report.table import Table
-from shiftbench.scores import ScoreName
+from shiftbench.report.scores import Table, group_labels
+from shiftbench.scores import ACCURACY, ScoreName, curve_of
 from shiftbench.shifts import ATTACKS
+from shiftbench.statistics import Score
 
 ENDINGS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
+INCHES_PER_LETTER = 0.075  # of the legend
+SMALL = 9  # points
 
 
-def _panel_rows(curves: Sequence[ScoreName]) -> list[list[ScoreName]]:
-    """Shifts a camera makes, as in the paper's figure, then the cyclic grids."""
-    kinds = [name for name in ATTACKS if ATTACKS.get(name).shift != "cyclic"]
-    real = [curve for kind in kinds for curve in curves if curve.kind == kind]
-    rest = [curve for curve in curves if curve not in real]
-    return [row for row in (real, rest) if row]
+def curves_figure(
+    results: Sequence[Result], *, attacks: Sequence[str] = (), allow_mixed: bool = False
+) -> Figure:
+    """Draw adversarial accuracy against max shift, a panel per attack, with 95% bands.
+
+    Args:
+        results: One curve per panel each, in this order.
+        attacks: Attacks to draw; empty: all that some result has.
+        allow_mixed: Draw results of different images or settings together; the legend names them.
+
+    Raises:
+        UsageError: The results are not comparable, or there is no such attack.
+        RecordError: No result has an attack.
+    """
+    rows = _panels(_chosen_curves(results, attacks))
+    curves = [curve for row in rows for curve in row]
+    groups = group_labels(results)
+    if not allow_mixed:
+        _require_comparable(results, curves)
+    width = max(len(row) for row in rows)
+    mixed = len(set(groups)) > 1
+    names = [result.model.name for result in results]
+    labels = [f"{n} on {g}" if mixed else n for n, g in zip(names, groups, strict=True)]
+    inches = max(4.2 * width, 6.4)
+    columns = max(1, min(len(labels), int(inches / (0.9 + INCHES_PER_LETTER * _longest(labels)))))
+    height = 3.0 * len(rows) + 0.3 + 0.2 * -(-len(results) // columns)
+    figure = Figure(figsize=(inches, height), layout="constrained")
+    panels = figure.subplots(len(rows), width, squeeze=False, sharey=True)
+    for axes_row, row in zip(panels, rows, strict=True):
+        for axes, curve in zip(axes_row, row, strict=False):
+            axes.set_autoscale_on(False)  # it would be done again for every curve
+            _draw_panel(axes, results, curve)
+        for axes in axes_row[len(row) :]:
+            axes.set_visible(False)
+        axes_row[0].set_ylabel("adversarial accuracy (%)", fontsize=SMALL)
+        for axes in axes_row[1:]:
+            axes.tick_params(labelleft=True)
+    panels[0, 0].set_ylim(*_percent_range(results, curves))
+    handles = [Line2D([], [], **Look.number(index).line) for index in range(len(results))]
+    legend = figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False,
+        handlelength=3.5,
+    )  # fmt: skip
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a dollar in a name is a dollar
+    label = "" if mixed else f"{groups[0]}{_counts(results[0], curves)}; "
+    figure.suptitle(f"{label}bands: 95% intervals", fontsize=SMALL, parse_math=False)
+    return figure
 
 
-def _chosen(records: Sequence[Record], attacks: Sequence[str]) -> list[ScoreName]:
-    """The curves of the named attacks, in the order of the records; of all when none is named."""
-    present = list(dict.fromkeys(name for record in records for name in record.scores.curves()))
+def _longest(texts: Sequence[str]) -> int:
+    return max(len(text) for text in texts)
+
+
+def _chosen_curves(results: Sequence[Result], attacks: Sequence[str]) -> list[ScoreName]:
+    """List the curves of the given attacks in the order of the results."""
+    names = (name for result in results for name in result.scores if name.radius is not None)
+    present = list(dict.fromkeys(name.curve for name in names))
+    if not present:
+        raise RecordError("no record has an attack. Run `shiftbench run` with --attack")
     for attack in attacks:
         if attack not in {curve.kind for curve in present}:
             raise unknown_name("attack in these records", attack, [c.kind for c in present])
     return [curve for curve in present if not attacks or curve.kind in attacks]
 
 
-def _labels(records: Sequence[Record]) -> list[str]:
-    """What the legend calls each record: the group where there are several, and what bounds."""
-    groups = {id(r): group.label for group in group_records(records) for r in group.records}
-    mixed, labels = len(set(groups.values())) > 1, []
-    for record in records:
-        name = f"{record.model.name} on {groups[id(record)]}" if mixed else record.model.name
-        bound = any(record.is_upper_bound(curve) for curve in record.scores.curves())
-        labels.append(f"{name} (≤, sampled)" if bound else name)
-    return labels
+def _panels(curves: Sequence[ScoreName]) -> list[list[ScoreName]]:
+    """Arrange curves in rows: shifts that a camera makes, then cyclic ones."""
+    kinds = [name for name in ATTACKS if ATTACKS.get(name).shift != "cyclic"]
+    real = [curve for kind in kinds for curve in curves if curve.kind == kind]
+    rest = [curve for curve in curves if curve not in real]
+    return [row for row in (real, rest) if row]
 
 
-def _legend_columns(labels: Sequence[str], inches: float) -> int:
-    """How many legend columns fit: a letter of the legend's size is about 0.075 inches wide."""
-    widest = 0.9 + 0.075 * max(len(label) for label in labels)
-    return max(1, min(len(labels), int(inches / widest)))
+def _require_comparable(results: Sequence[Result], curves: Sequence[ScoreName]) -> None:
+    """Raise UsageError if two results were measured under other conditions or settings."""
+    first = results[0]
+    for other in results[1:]:
+        reason = unequal(first.conditions, other.conditions)
+        for curve in curves:
+            owner = next(r for r in results if curve_of(r.scores, curve))
+            point = curve.at(0)
+            if not reason and point in other.scores and point in owner.scores:
+                reason = unequal(owner.settings_of(point), other.settings_of(point))
+        if reason:
+            raise UsageError(
+                f"cannot draw {first.model.name} and {other.model.name} together: {reason}. Choose "
+                "with --data or --model, or pass --allow-mixed"
+            )
 
 
-def _draw_curves(axes: Axes, records: Sequence[Record], name: ScoreName) -> None:
-    """A line per record over its band; all bands of a panel are one artist."""
-    bands, colors = [], []
-    for index, record in enumerate(records):
-        curve, look = record.scores.curve(name), Look.number(index)
-        if not curve:
+@dataclass(frozen=True)
+class _Axis:
+    """Horizontal axis of a curve."""
+
+    step: Fraction  # between rings
+    unit: str
+    summary: str  # of the attack
+
+    @classmethod
+    def of(cls, results: Sequence[Result], curve: ScoreName) -> _Axis:
+        for result in results:
+            request = result.request_of(curve.at(0))
+            if request is not None and request.settings.get("attack") in ATTACKS:
+                attack, step = ATTACKS.get(request.settings["attack"]), request.settings["step"]
+                return cls(Fraction(step), attack.unit, f": {attack.summary}")
+        return cls(Fraction(1), "steps", "")
+
+
+def _draw_panel(axes: Axes, results: Sequence[Result], curve: ScoreName) -> None:
+    """Draw a line per result over its band; all bands of a panel are one artist."""
+    bands, colors, last = [], [], 0
+    for index, result in enumerate(results):
+        points, look = curve_of(result.scores, curve), Look.number(index)
+        if not points:
             continue
-        upper = [(radius, 100 * score.high) for radius, score in curve.items()]
-        lower = [(radius, 100 * score.low) for radius, score in reversed(curve.items())]
-        bands.append(upper + lower)
+        last = max(last, *points)
+        upper = [(radius, 100 * score.high) for radius, score in points.items()]
+        lower = [(radius, 100 * score.low) for radius, score in points.items()]
+        bands.append(upper + lower[::-1])
         colors.append(look.color)
-        line = Line2D(
-            list(curve),
-            [100 * score.value for score in curve.values()],
-            **look.line,
-            markersize=5,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-            gid=record.model.name,
-        )
-        axes.add_line(line)
+        values = [100 * score.value for score in points.values()]
+        marker: dict[str, Any] = {
+            "markersize": 5,
+            "markeredgecolor": "white",
+            "markeredgewidth": 0.6,
+        }
+        axes.add_line(Line2D(list(points), values, **look.line, **marker, gid=result.model.name))
     filled = PolyCollection(bands, facecolors=colors, alpha=0.13, linewidths=0)
     axes.add_collection(filled, autolim=False)
+    axis = _Axis.of(results, curve)
+    axes.set_title(f"{curve.kind}{axis.summary}", fontsize=SMALL, loc="left", parse_math=False)
+    axes.set_xticks(range(last + 1), [str(s * axis.step) for s in range(last + 1)])
+    axes.set_xlabel(f"max shift ({axis.unit})", fontsize=SMALL)
+    axes.set_xlim(-0.2, last + 0.2)
+    _dress(axes, grid="y")
 
 
-def _percent_range(records: Sequence[Record], names: Sequence[ScoreName]) -> tuple[float, float]:
-    """The scale of every panel: all bands, with some room."""
-    scores = [score for r in records for name in names for score in r.scores.curve(name).values()]
-    low, high = 100 * min(s.low for s in scores), 100 * max(s.high for s in scores)
-    room = 0.05 * max(high - low, 1.0)
-    return low - room, high + room
-
-
-def _dress(axes: Axes, name: ScoreName, radius: int) -> None:
-    axis = ShiftAxis.of(name)
-    title = f"{name.kind}: {axis.summary}" if axis.summary else name.kind
-    axes.set_title(title, fontsize=9, loc="left")
-    axes.set_xticks(range(radius + 1), [axis.tick(s) for s in range(radius + 1)])
-    axes.set_xlabel(f"max shift ({axis.unit})", fontsize=9)
-    axes.set_xlim(-0.2, radius + 0.2)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+def _dress(axes: Axes, *, grid: str) -> None:
+    axes.grid(axis=grid, color="#dddddd", linewidth=0.7)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8, length=2)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
-def curves_figure(
-    records: Sequence[Record], *, attacks: Sequence[str] = (), allow_mixed: bool = False
-) -> Figure:
-    """Adversarial accuracy against max shift, one panel per attack, with Wilson bands.
-
-    Args:
-        records: One curve each, in this order.
-        attacks: Panels to draw; all that some record has when empty.
-        allow_mixed: Draw records of different images in one figure; the legend then names them.
-    """
-    shown = _chosen(records, attacks)
-    if not shown:
-        raise RecordError("no record has an attack: run `shiftbench run` with --attack")
-    if not allow_mixed:
-        require_comparable(records, what="a figure")
-        for name in shown:
-            _require_same_curve([r for r in records if r.scores.curve(name)], name)
-    rows = _panel_rows(shown)
-    width = max(len(row) for row in rows)
-    labels = _labels(records)
-    inches = max(4.2 * width, 6.4)
-    legend_columns = _legend_columns(labels, inches)
-    legend_lines = -(-len(records) // legend_columns)
-    height = 3.0 * len(rows) + 0.3 + 0.2 * legend_lines
-    figure = Figure(figsize=(inches, height), layout="constrained")
-    panels = figure.subplots(len(rows), width, squeeze=False, sharey=True)
-    for axes_row, row in zip(panels, rows, strict=True):
-        for axes, name in zip(axes_row, row, strict=False):
-            curves = [record.scores.curve(name) for record in records]
-            axes.set_autoscale_on(False)  # it would be done again for every curve
-            _draw_curves(axes, records, name)
-            _dress(axes, name, max((max(c) for c in curves if c), default=0))
-        for axes in axes_row[len(row) :]:
-            axes.set_visible(False)
-        axes_row[0].set_ylabel("adversarial accuracy (%)", fontsize=9)
-        for axes in axes_row[1:]:
-            axes.tick_params(labelleft=True)
-    panels[0, 0].set_ylim(*_percent_range(records, shown))
-    handles = [Line2D([], [], **Look.number(index).line) for index in range(len(records))]
-    legend = figure.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        ncols=legend_columns,
-        fontsize=8,
-        frameon=False,
-        handlelength=3.5,
-    )
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a dollar in a name is a dollar
-    note = "bands: 95% intervals"
-    groups = group_records(records)
-    title = f"{groups[0].label}{_searched(records[0], shown)}; {note}" if len(groups) == 1 else note
-    figure.suptitle(title, fontsize=9)
-    return figure
+def _percent_range(results: Sequence[Result], curves: Sequence[ScoreName]) -> tuple[float, float]:
+    """Return the range of all bands with 5% on either side."""
+    scores = [s for r in results for curve in curves for s in curve_of(r.scores, curve).values()]
+    low, high = 100 * min(s.low for s in scores), 100 * max(s.high for s in scores)
+    pad = 0.05 * max(high - low, 1.0)
+    return low - pad, high + pad
 
 
-def _searched(record: Record, curves: Sequence[ScoreName]) -> str:
-    """How many images the curves are of, where those are not all."""
-    counts = {score.n for name in curves for score in record.scores.curve(name).values()}
-    if counts == {record.data.images}:
+def _counts(result: Result, curves: Sequence[ScoreName]) -> str:
+    """Return the number of images of the curves, if it is not that of the record."""
+    counts = {s.n for curve in curves for s in curve_of(result.scores, curve).values()}
+    if counts <= {result.data.images}:
         return ""
-    fewest, most = min(counts), max(counts)
-    return f", {fewest:,}{f' to {most:,}' if most > fewest else ''} searched"
-
-
-def _require_same_curve(records: Sequence[Record], name: ScoreName) -> None:
-    """Refuses curves of one panel that were not measured alike, at any radius that both have.
-
-    Sampled searches may stand beside exact ones: the legend marks them as upper bounds.
-    """
-    first = records[0]
-    points = [replace(name, radius=radius) for radius in first.scores.curve(name)]
-    for other in records[1:]:
-        bound = first.is_upper_bound(name) or other.is_upper_bound(name)
-        for point in (point for point in points if point in other.scores):
-            reasons = why_not(first, other, point, images_only=bound)
-            if reasons:
-                raise UsageError(
-                    f"the curves of {first.model.name} and {other.model.name} cannot be drawn "
-                    f"together: {'; '.join(reasons)}; choose with --model, or pass --allow-mixed"
-                )
+    return f", n = {' to '.join(f'{n:,}' for n in sorted({min(counts), max(counts)}))}"
 
 
 def overview_figure(table: Table) -> Figure:
-    """Clean accuracy against what is left under shifts: a dot per network, a color per family."""
-    overview = Overview.of(table)
-    if overview is None:
+    """Draw adversarial against clean accuracy: a dot per model, a color per family of models.
+
+    Raises:
+        UsageError: Fewer than two models have top1 and a ranked adversarial_crop.
+    """
+    crop = next((c for c in table.columns if c.curve == ScoreName("adversarial", "crop")), None)
+    dots: dict[Result, tuple[Score, Score]] = {}
+    extent = ""
+    for row in table.rows:
+        x, y = table.get(row, ACCURACY), None if crop is None else table.get(row, crop)
+        if x is not None and y is not None and y.comparable:
+            dots[row], extent = (x.value, y.value), y.extent
+    if len(dots) < 2:
         raise UsageError(
-            "an overview needs two or more networks with top1 and adversarial_crop on the same "
-            f"images, got {len(table.rows)} on {table.label}"
+            f"expected two or more models with top1 and adversarial_crop on {table.label}, got "
+            f"{len(dots)}"
         )
+    families = sorted({family_of(row.model.name) for row in dots})
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     axes = figure.subplots()
     names = []
-    for dot in overview.dots:
-        look = Look.number(dot.family)
-        x, y = 100 * dot.clean.value, 100 * dot.shifted.value
-        ends = [[y - 100 * dot.shifted.low], [100 * dot.shifted.high - y]]
-        axes.errorbar(x, y, yerr=ends, color=look.color, alpha=0.25, linewidth=1.5)
-        axes.plot(x, y, look.marker, color=look.color, markersize=8, gid=dot.model)
-        beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9}
-        name = short_name(dot.model)
-        names.append(axes.annotate(name, (x, y), (8, 0), **beside, parse_math=False))
+    for row, (clean, shifted) in dots.items():
+        look = Look.number(families.index(family_of(row.model.name)))
+        at = 100 * clean.value, 100 * shifted.value
+        ends = [[at[1] - 100 * shifted.low], [100 * shifted.high - at[1]]]
+        axes.errorbar(*at, yerr=ends, color=look.color, alpha=0.25, linewidth=1.5)
+        axes.plot(*at, look.marker, color=look.color, markersize=8, gid=row.model.name)
+        beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": SMALL}
+        name = short_name(row.model.name)
+        names.append(axes.annotate(name, at, (8, 0), **beside, parse_math=False))
     low, high = axes.get_xlim()
-    high += 0.25 * (high - low)  # room for names
-    bottom = min(100 * dot.shifted.low for dot in overview.dots)
-    axes.plot([0, 100], [0, 100], color="#999999", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    high += 0.25 * (high - low)  # for the names
     axes.set_xlim(low, high)
-    axes.set_ylim(bottom - 1, high)
-    middle = (low + high) / 2
-    above: dict[str, Any] = {
-        "textcoords": "offset points",
-        "ha": "right",
-        "color": "#777777",
-        "fontsize": 9,
-    }
-    axes.annotate("nothing lost", (middle, middle), (-4, 2), **above)
-    axes.set_xlabel(overview.axes[0], fontsize=10)
-    axes.set_ylabel(overview.axes[1], fontsize=10)
+    axes.set_ylim(min(100 * shifted.low for _, shifted in dots.values()) - 1, high)
+    axes.plot([0, 100], [0, 100], color="#999999", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    end = low + 0.95 * (high - low)  # no name reaches as far
+    axes.annotate(
+        "no accuracy lost", (end, end), (-8, 2), textcoords="offset points", ha="right",
+        color="#777777", fontsize=SMALL,
+    )  # fmt: skip
+    axes.set_xlabel("clean accuracy (%)", fontsize=10)
+    axes.set_ylabel(f"correct at every crop shift up to {extent} (%)", fontsize=10)
     axes.set_title(table.label, fontsize=10, loc="left", parse_math=False)
-    axes.grid(color="#e5e5e5", linewidth=0.7)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    _dress(axes, grid="both")
     _separate(figure, names)
     return figure
 
 
+def family_of(model: str) -> str:
+    """Return the family of a model by its name.
+
+    >>> family_of("timm:tf_efficientnet_lite0"), family_of("tv:mobilenet_v2")
+    ('efficientnet', 'mobilenet')
+    """
+    name = model.partition("+")[0].rpartition(":")[2].lower().removeprefix("tf_")
+    letters = re.match(r"[a-z]+", name)
+    # MobileNetV1 and mobilenet_v2 are one family.
+    return letters.group().removesuffix("v") if letters else name
+
+
+def short_name(model: str) -> str:
+    """Return a model's name without its source and input size.
+
+    >>> short_name("timm:vit_tiny_patch16_224"), short_name("tv:mobilenet_v2+select:12")
+    ('vit_tiny_patch16', 'mobilenet_v2+select:12')
+    """
+    model, plus, remedies = model.partition("+")
+    return re.sub(r"_\d{3}$", "", model.rpartition(":")[2]) + plus + remedies
+
+
 def _separate(figure: Figure, names: Sequence[Annotation]) -> None:
-    """Puts each name beside its dot, on the first side where it covers no other name or dot."""
+    """Move each name to the first side of its dot where it covers no other name or dot."""
     figure.draw_without_rendering()
     point = figure.dpi / 72  # pixels
     dots = [name.axes.transData.transform(name.xy) for name in names if name.axes is not None]
@@ -265,63 +288,63 @@ def _separate(figure: Figure, names: Sequence[Annotation]) -> None:
         boxes.append(box)
 
 
-def heatmap_figure(record: Record, *, attacks: Sequence[str] = ()) -> Figure:
-    """Accuracy at each offset of the grids that were evaluated in full, one panel per attack."""
-    present = {
-        name.kind: record.maps[name.stem]
-        for name in record.scores.curves()
-        if name.stem in record.maps
-    }
-    if not present:
+def heatmap_figure(result: Result, *, attacks: Sequence[str] = ()) -> Figure:
+    """Draw the accuracy at each offset of the grids that were predicted in full.
+
+    Raises:
+        UsageError: The record has no full grid, or not of the given attack.
+    """
+    full = [
+        metric.label
+        for request in result.requests
+        if isinstance(metric := request.loaded, Adversarial) and metric.full_grid
+    ]
+    if not full:
         raise UsageError(
-            f"the record of {record.model.name} has no full grid: "
-            "run it again with `shiftbench run --full-grid`"
+            f"the record of {result.model.name} has no full grid. Run it again with `shiftbench "
+            "run --full-grid`"
         )
     for attack in attacks:
-        if attack not in present:
-            raise unknown_name("full grid in this record", attack, present)
-    shown = list(attacks) or list(present)
-    values = [score.value for attack in shown for score in present[attack].values()]
-    scale = Normalize(100 * min(values), 100 * max(values))
-    figure = Figure(figsize=(max(3.1 * len(shown) + 1.0, 4.6), 3.9), layout="constrained")
-    panels = figure.subplots(1, len(shown), squeeze=False)[0]
-    for axes, attack in zip(panels, shown, strict=True):
-        cells = present[attack]
-        ticks = sorted({offset.dy for offset in cells})
-        image = np.full((len(ticks), len(ticks)), np.nan)
+        if attack not in full:
+            raise unknown_name("full grid in this record", attack, full)
+    maps = {attack: result.accuracy_by_offset(attack) for attack in attacks or dict.fromkeys(full)}
+    values = [100 * score.value for cells in maps.values() for score in cells.values()]
+    scale = Normalize(min(values), max(values))
+    figure = Figure(figsize=(max(3.1 * len(maps) + 1.0, 4.6), 3.9), layout="constrained")
+    panels = figure.subplots(1, len(maps), squeeze=False)[0]
+    for axes, (attack, cells) in zip(panels, maps.items(), strict=True):
+        rows = sorted({offset.dy for offset in cells})
+        columns = sorted({offset.dx for offset in cells})
+        image = np.full((len(rows), len(columns)), np.nan)
         for offset, score in cells.items():
-            image[ticks.index(offset.dy), ticks.index(offset.dx)] = 100 * score.value
+            image[rows.index(offset.dy), columns.index(offset.dx)] = 100 * score.value
         # Cividis reads the same with and without color vision, and in gray.
         drawn = axes.imshow(image, cmap="cividis", norm=scale, origin="upper")
         worst = min(cells.values())
-        axes.set_title(
-            f"{attack}, n={worst.n:,}\nlowest {worst.text()} {worst.interval()}",
-            fontsize=9,
-            loc="left",
-        )
-        named = [0, len(ticks) // 2, len(ticks) - 1]
-        axes.set_xticks(named, [f"{ticks[i]:g}" for i in named], fontsize=8)
-        axes.set_yticks(named, [f"{ticks[i]:g}" for i in named], fontsize=8)
-        axes.set_xlabel("dx (px)", fontsize=9)
-    panels[0].set_ylabel("dy (px)", fontsize=9)
+        title = f"{attack}, n={worst.n:,}\nlowest {worst.text()} {worst.interval()}"
+        axes.set_title(title, fontsize=SMALL, loc="left")
+        for ticks, set_ticks in ((columns, axes.set_xticks), (rows, axes.set_yticks)):
+            named = sorted({0, len(ticks) // 2, len(ticks) - 1})
+            set_ticks(named, [f"{ticks[i]:g}" for i in named], fontsize=8)
+        axes.set_xlabel("dx (px)", fontsize=SMALL)
+    panels[0].set_ylabel("dy (px)", fontsize=SMALL)
     bar = figure.colorbar(drawn, ax=list(panels), shrink=0.8, pad=0.02)
-    bar.set_label("accuracy at the offset (%)", fontsize=9)
+    bar.set_label("accuracy at the offset (%)", fontsize=SMALL)
     bar.ax.tick_params(labelsize=8)
-    heading = f"{record.model.name}, {record.data}"
-    figure.suptitle(heading, fontsize=10, parse_math=False)
+    figure.suptitle(f"{result.model.name}, {result.data}", fontsize=10, parse_math=False)
     return figure
 
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 160) -> None:
-    """Writes a figure as PNG, PDF or SVG, by the file's ending."""
+    """Write a figure as PNG, PDF or SVG, by the ending of the file."""
     kind = format_of(path, ENDINGS)
     figure.set_dpi(dpi)
     engine = figure.get_layout_engine()
     if engine is not None:  # once: with an engine, matplotlib draws everything twice
         engine.execute(figure)
         figure.set_layout_engine(None)
-    # No date and no random ids: the same records give the same file.
+    # No date and no random ids: equal records give equal files.
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    # TrueType: many venues refuse the Type 3 fonts that matplotlib writes otherwise.
+    # TrueType: many venues reject the Type 3 fonts that matplotlib writes by default.
     with rc_context({"svg.hashsalt": "shiftbench", "pdf.fonttype": 42, "ps.fonttype": 42}):
         figure.savefig(path, format=kind, dpi=dpi, metadata=metadata)

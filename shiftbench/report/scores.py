@@ -108,17 +108,19 @@ class Table:
         shown = {column: cell.extent for (_, column), cell in self.cells.items() if cell.extent}
         return ", ".join(f"{c.kind} {shown[c]}" for c in self.columns if c in shown)
 
-    def notes(self, *, intervals: bool = True, best: str = "Bold") -> str:
+    def notes(self, *, intervals: bool = True, best: str = "Bold", extents: bool = True) -> str:
         """Return the text under a table: unit, extents, and the meaning of its marks.
 
         Args:
             intervals: The table shows intervals.
             best: How the table marks the best scores; empty: not at all.
+            extents: State the largest shift of each attack, which column heads do not show.
         """
         cells = [cell for (_, column), cell in self.cells.items() if column in self.columns]
         notes = ["Percent, with 95% intervals" if intervals else "Percent"]
         if self.extents():
-            notes.append(f"Adversarial: correct at every offset, up to {self.extents()}")
+            far = self.extents() if extents else "the max shift"
+            notes.append(f"Adversarial: correct at every offset up to {far}")
         if any(map(self.lower_is_better, self.columns)):
             notes.append("↓: lower is better")
         if best and any(cell.best for cell in cells):
@@ -198,7 +200,9 @@ def group_labels(results: Sequence[Result]) -> list[str]:
     condition is named where it is not the usual one, or differs between results of the same data.
     """
     keys = [_condition_key(result) for result in results]
-    first = {key: result for key, result in reversed(list(zip(keys, results, strict=True)))}
+    first: dict[tuple[str, ...], Result] = {}
+    for key, result in zip(keys, results, strict=True):
+        first.setdefault(key, result)
     labels: dict[tuple[str, ...], str] = {}
     for key, result in first.items():
         own = result.conditions
@@ -215,7 +219,9 @@ def group_labels(results: Sequence[Result]) -> list[str]:
 
 
 def _condition_key(result: Result) -> tuple[str, ...]:
-    return tuple(value for name, value in result.conditions.items() if name not in ("data", "split"))
+    return tuple(
+        value for name, value in result.conditions.items() if name not in ("data", "split")
+    )
 
 
 def leaderboard(
@@ -252,9 +258,7 @@ def leaderboard(
     return [_table(group, sort, reverse=reverse, max_shift=max_shift) for group in ordered]
 
 
-def _table(
-    cells: Sequence[Cell], sort: str, *, reverse: bool, max_shift: int | None
-) -> Table:
+def _table(cells: Sequence[Cell], sort: str, *, reverse: bool, max_shift: int | None) -> Table:
     shown = [cell for cell in cells if cell.name.family != HIDDEN]
     radii: dict[ScoreName, dict[Result, set[int]]] = {}
     for cell in shown:
@@ -262,7 +266,7 @@ def _table(
         if cell.name.radius is not None:
             own.add(cell.name.radius)
     columns = []
-    for curve in (*STANDARD, *sorted(radii.keys() - {*STANDARD}, key=_further)):
+    for curve in (*STANDARD, *sorted(radii.keys() - {*STANDARD}, key=further_order)):
         if not (of_rows := list(radii.get(curve, {}).values())):
             continue
         common = set.intersection(*of_rows)
@@ -281,7 +285,7 @@ def _table(
     return Table(cells[0].group, tuple(rows), tuple(columns), wanted, tuple(shown))
 
 
-def _further(name: ScoreName) -> tuple[bool, ScoreName]:
+def further_order(name: ScoreName) -> tuple[bool, ScoreName]:
     """Return the key of a column after the standard ones: their families come first."""
     return name.family not in {standard.family for standard in STANDARD}, name
 

@@ -20,7 +20,7 @@ from aft_models.training.recipes import get_recipe
 from aft_models.weights import state_dict_digest
 from shiftbench.data import relabeled
 from shiftbench.errors import UsageError
-from shiftbench.logs import open_logs
+from shiftbench.logs import open_loggers
 from shiftbench.models import build_model, load_model, parse_model
 from shiftbench.models.checkpoint import Weights, read_weights, without_prefixes
 from shiftbench.models.names import EXPORTED
@@ -172,7 +172,7 @@ def train(
         shift_every=shift_every,
         shift_images=shift_images,
     )
-    with open_logs(tuple(logs) if main else (), output, model, identity.as_dict()) as log:
+    with open_loggers(tuple(logs) if main else (), output, model, identity.as_dict()) as log:
         outcome = loop.train(
             built.network,
             inputs.training(images),

@@ -16,6 +16,7 @@ from shiftbench.metrics.base import plan_metrics, read_cells, score
 from shiftbench.preprocessing import Geometry
 from shiftbench.running.job import Settings
 from shiftbench.running.predict import predict_tables
+from shiftbench.scores import find_score
 from shiftbench.training.data import EVALUATION_BATCH, BatchBuilder, Unlabeled, load_pixels
 
 SHIFT_KINDS = ("integer", "half")  # cyclic consistencies: they need no pixels around the view
@@ -125,4 +126,4 @@ class EpochEvaluator:
             batch_size=EVALUATION_BATCH,
         )
         cells = {metric.name: read_cells(tables, metric, self._keys) for metric in metrics}
-        return {m.name: float(score(m, cells[m.name]).find(m.name)) for m in metrics}
+        return {m.name: float(find_score(score(m, cells[m.name]), m.name)) for m in metrics}
