@@ -1,11 +1,11 @@
-"""How much does a classifier's answer depend on where the camera stood?
+"""Measure how much the predictions of an image model change under small shifts.
 
     import shiftbench
 
     result = shiftbench.evaluate(model, images, labels, attack="crop", max_shift=6)
     result.adversarial_accuracy(3)
 
-Names are loaded on first use, so that a command that needs no tensors does not wait for torch.
+Names are imported on first use, because importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from shiftbench.errors import ShiftbenchError
     from shiftbench.evaluation import Evaluation, evaluate
     from shiftbench.grid import Grid, Offset
-    from shiftbench.metrics.consistency import CONSISTENCIES, Consistency
-    from shiftbench.metrics.search import Trace, adversarial_accuracy
+    from shiftbench.metrics.consistency import Consistency
     from shiftbench.models import load_model
-    from shiftbench.records.choose import load_records
+    from shiftbench.records.compare import compare
+    from shiftbench.records.result import Result, load_record, load_records
     from shiftbench.running.job import Settings
-    from shiftbench.running.remeasure import verify
     from shiftbench.running.runner import run
+    from shiftbench.running.verify import verify
     from shiftbench.shifts import ATTACKS, SHIFTS, Attack
     from shiftbench.statistics import PairedComparison, Score, compare_paired, mcnemar, wilson
     from shiftbench.training import train
@@ -35,7 +35,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ATTACKS",
-    "CONSISTENCIES",
     "SHIFTS",
     "Attack",
     "Audit",
@@ -45,15 +44,16 @@ __all__ = [
     "Offset",
     "PairedComparison",
     "RepairTrial",
+    "Result",
     "Score",
     "Settings",
     "ShiftbenchError",
-    "Trace",
-    "adversarial_accuracy",
     "audit",
+    "compare",
     "compare_paired",
     "evaluate",
     "load_model",
+    "load_record",
     "load_records",
     "mcnemar",
     "repair",
@@ -66,21 +66,23 @@ __all__ = [
 _HOME = {
     "ATTACKS": "shifts",
     "Attack": "shifts",
-    "Audit": "audit.report",
-    "audit": "audit.layers",
-    "CONSISTENCIES": "metrics.consistency",
+    "Audit": "auditing.report",
+    "audit": "auditing.layers",
     "Consistency": "metrics.consistency",
     "Evaluation": "evaluation",
     "evaluate": "evaluation",
     "Grid": "grid",
     "Offset": "grid",
     "load_model": "models",
-    "load_records": "records.choose",
-    "run": "run.runner",
-    "Settings": "run.job",
-    "verify": "run.remeasure",
-    "RepairTrial": "audit.trials",
-    "repair": "audit.trials",
+    "Result": "records.result",
+    "compare": "records.compare",
+    "load_record": "records.result",
+    "load_records": "records.result",
+    "run": "running.runner",
+    "Settings": "running.job",
+    "verify": "running.verify",
+    "RepairTrial": "auditing.trials",
+    "repair": "auditing.trials",
     "SHIFTS": "shifts",
     "ShiftbenchError": "errors",
     "PairedComparison": "statistics",
@@ -89,8 +91,6 @@ _HOME = {
     "mcnemar": "statistics",
     "train": "training",
     "wilson": "statistics",
-    "Trace": "metrics.search",
-    "adversarial_accuracy": "metrics.search",
 }
 
 
