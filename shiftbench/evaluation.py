@@ -15,11 +15,12 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from aft_models.weights import state_dict_digest
 from shiftbench.data.base import ALL, content_digest
-from shiftbench.errors import DataError, UsageError, no_images
+from shiftbench.errors import DataError, ModelError, UsageError, first_line, no_images
 from shiftbench.metrics.base import Request, plan_metrics
 from shiftbench.models.classifier import Classifier, LogitsOnly, are_probabilities
 from shiftbench.preprocessing import Geometry, Preprocessing
@@ -34,7 +35,14 @@ from shiftbench.records.result import (
     write_record,
 )
 from shiftbench.running.job import Settings, attack_names
-from shiftbench.running.predict import CHECKED, ImageBatch, Network, Predictor, measure
+from shiftbench.running.predict import (
+    CHECKED,
+    ImageBatch,
+    Network,
+    Predictor,
+    choose_device,
+    measure,
+)
 from shiftbench.running.runner import FULL_BATCHES, describe_environment
 from shiftbench.scores import ACCURACY, ScoreName, curve_of, last_points
 from shiftbench.shifts.base import view_size, window
@@ -57,7 +65,7 @@ class Evaluation:
     >>> sure = lambda x: torch.tensor([[1.0, 0.0]]).expand(len(x), 2)
     >>> result = evaluate(sure, images, labels, attack="half", max_shift=1, consistency=())
     >>> result
-    <Evaluation of 8 images: accuracy 100.0%, adversarial_half@1 100.0%>
+    <Evaluation of 8 images, view 16 of 16 px: accuracy 100.0%, adversarial_half@1 100.0%>
     >>> float(result.score("adversarial_half@1"))
     1.0
     """
@@ -142,7 +150,9 @@ class Evaluation:
             for name, score in last_points(self.scores).items()
             if name.family in ("accuracy", "adversarial")
         ]
-        return f"<Evaluation of {self.record.data.images} images: {', '.join(words)}>"
+        cut = self.record.data.geometry
+        view = f"view {cut['view']} of {cut['resize']} px"
+        return f"<Evaluation of {self.record.data.images} images, {view}: {', '.join(words)}>"
 
     def _repr_html_(self) -> str:
         frame = pd.DataFrame(
@@ -151,9 +161,10 @@ class Evaluation:
         return frame.to_html()
 
     def __str__(self) -> str:
-        lines = []
+        lines = [f"{self.record.data.images} images, {self.record.data.geometry_text}"]
         for name, score in last_points(self.scores).items():
-            up_to = "" if name.radius is None else f" up to {name.radius} steps"
+            steps = "step" if name.radius == 1 else "steps"
+            up_to = "" if name.radius is None else f" up to {name.radius} {steps}"
             lines.append(f"{name.stem.replace('_', ' ')}{up_to}: {score}")
         return "\n".join(lines)
 
@@ -175,6 +186,7 @@ def evaluate(
     seed: int = 0,
     batch_size: int = 64,
     device: torch.device | str | None = None,
+    precision: str = "fp32",
     name: str = "model",
     data: str = "images",
 ) -> Evaluation:
@@ -205,6 +217,7 @@ def evaluate(
         seed: Another seed, other random shifts.
         batch_size: How many images the model sees at once; no result depends on it.
         device: Where the images go; by default where the module's parameters are.
+        precision: `fp32`, `tf32`, `bf16` or `fp16` arithmetic of the forward pass.
         name: What a saved record calls the model.
         data: What a saved record calls the images.
 
@@ -234,7 +247,9 @@ def evaluate(
         full_grid=full_grid,
         consistency_samples=consistency_samples,
         seed=seed,
+        precision=precision,
     )
+    device = None if device is None else choose_device(str(device))
     tables = Tables()
     with _eval_mode(model) as like:
         parts = _parts(_batches(images, labels), FULL_BATCHES * batch_size, like, device)
@@ -243,12 +258,18 @@ def evaluate(
             raise no_images()
         place, margin = _center(first[0], settings, view)
         shown = _cut(first[0], place)
+        if view is None:
+            _warn_of_smaller_view(first[0], shown, settings)
         side = min(shown.shape[-2:])
         geometry = Geometry(side, side + 2 * margin, margin, interpolation="none", crop="given")
         planned = plan_metrics(settings.metric_texts(), settings, geometry)
         classifier = _classifier(model, shown)
         predictor = Predictor(
-            classifier.module, shown.device, name=classifier.name, batch_size=batch_size
+            classifier.module,
+            shown.device,
+            name=classifier.name,
+            precision=precision,
+            batch_size=batch_size,
         )
         for part, labels_here in chain([first], parts):
             names = _keys(keys, len(tables.keys), len(part))
@@ -267,10 +288,23 @@ def evaluate(
         [Request(metric, len(tables.keys)) for metric in planned],
         model=replace(ModelInfo.of(classifier), name=name),
         data=DataInfo(data, ALL, images=0, geometry=geometry.to_json()),
-        settings={"seed": seed, "precision": "fp32"},
+        settings={"seed": seed, "precision": precision},
         environment=describe_environment(str(shown.device)),
     )
     return Evaluation(record)
+
+
+def _warn_of_smaller_view(images: Tensor, shown: Tensor, settings: Settings) -> None:
+    """Warn if the default view is smaller than the images, which changes what the model sees."""
+    (height, width), (rows, columns) = images.shape[-2:], shown.shape[-2:]
+    if (rows, columns) != (height, width):
+        margin = (height - rows) // 2
+        log.warning(
+            "evaluating the central %dx%d of %dx%d px, because %s needs a margin of %d px. Pass "
+            "view=%d to confirm, or images of %dx%d px with view=%d to evaluate all of it",
+            *(rows, columns, height, width, " and ".join(settings.attacks) or "a metric", margin),
+            *(rows, height + 2 * margin, width + 2 * margin, height),
+        )
 
 
 def _digest(image: Tensor) -> int:
@@ -295,8 +329,17 @@ def _classifier(model: Network, images: Tensor) -> Classifier:
     module = _module_of(model)
     name = "the model" if module is None else type(module).__name__
     logits = LogitsOnly(model).eval()
-    with torch.no_grad():
-        outputs = logits(images[:CHECKED])
+    try:
+        with torch.no_grad():
+            outputs = logits(images[:CHECKED])
+    except ModelError:
+        raise
+    except Exception as error:
+        height, width = images.shape[-2:]
+        raise ModelError(
+            f"{name} failed on images of {height}x{width} px: {first_line(error)}. If it needs "
+            "another size, pass larger images and view=SIZE"
+        ) from error
     logits.gives_probabilities = are_probabilities(outputs)
     if logits.gives_probabilities:
         log.warning("%s returns probabilities: their logarithms are taken as logits", name)
@@ -384,9 +427,14 @@ def _batches(images: Tensor | NDArray[Any] | Iterable[Any], labels: Any = None) 
         yield _batch(images, labels)
         return
     if labels is not None:
+        if isinstance(images, Sequence) and images and isinstance(images[0], Image):
+            raise UsageError(
+                "expected a tensor of normalized images, got PIL images. Apply the model's "
+                "transform: torch.stack([transform(image) for image in images])"
+            )
         raise UsageError(
-            f"labels came with a {type(images).__name__}, which should yield (image, label) pairs "
-            "itself. Leave labels out, or stack the images into one tensor"
+            f"expected (image, label) pairs from a {type(images).__name__}, got labels as well. "
+            "Leave labels out, or stack the images into one tensor"
         )
     for item in images:
         if not isinstance(item, tuple | list) or len(item) != 2:
@@ -404,6 +452,11 @@ def _batches(images: Tensor | NDArray[Any] | Iterable[Any], labels: Any = None) 
 
 
 def _batch(images: Tensor | NDArray[Any], labels: Any) -> Images:
+    if isinstance(labels, Sequence | np.ndarray) and len(labels) and isinstance(labels[0], str):
+        raise DataError(
+            f"expected class indices as labels, got names such as {str(labels[0])!r}. Pass the index of "
+            "the model's output for each name"
+        )
     tensor, classes = torch.as_tensor(images), torch.as_tensor(labels)
     if len(tensor) == 0:
         raise no_images()

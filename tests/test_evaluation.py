@@ -1,5 +1,6 @@
 """`shiftbench.evaluate`: equal results for every form of images, one line for wrong input."""
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import PIL.Image
 import pytest
 import torch
 from torch import Tensor, nn
@@ -218,7 +220,12 @@ def test_evaluate_draws_follow_from_the_pixels(model: nn.Sequential, labels: Ten
         ({"images": torch.zeros(COUNT, 16, 16, 3)}, DataError, r"permute\(0, 3, 1, 2\)"),
         ({"images": [torch.zeros(3, 16, 16)], "labels": None}, DataError, "pairs, got Tensor"),
         ({"images": [("a.png", 1)], "labels": None}, DataError, "tensors, got str"),
-        ({"images": [torch.zeros(3, 16, 16)]}, UsageError, "labels came with a list"),
+        ({"images": [torch.zeros(3, 16, 16)]}, UsageError, "from a list, got labels as well"),
+        ({"images": [PIL.Image.new("RGB", (9, 9))]}, UsageError, r"torch\.stack"),
+        ({"labels": ["cat"] * COUNT}, DataError, "names such as 'cat'"),
+        ({"labels": np.array(["cat"] * COUNT)}, DataError, "names such as 'cat'"),
+        ({"device": "cuda:99"}, UsageError, "visible GPU"),
+        ({"precision": "fp8"}, UsageError, "unknown precision 'fp8'"),
         (
             {"images": [(torch.zeros(3, 9, 9), 0), (torch.zeros(3, 8, 9), 0)], "labels": None},
             DataError,
@@ -242,7 +249,7 @@ def test_evaluate_wrong_input_raises_one_line(
 def test_adversarial_accuracy_beyond_max_shift_raises(model: nn.Sequential, labels: Tensor) -> None:
     result = shiftbench.evaluate(model, images(), labels, max_shift=1)
     for s in (2, -1):
-        with pytest.raises(UsageError, match=r"searched 0\.\.1 steps"):
+        with pytest.raises(UsageError, match="max shift of 0 to 1 steps"):
             result.adversarial_accuracy(s)
 
 
@@ -251,6 +258,33 @@ def test_package_lists_its_public_names() -> None:
     assert set(shiftbench.__all__) <= set(dir(shiftbench))
     with pytest.raises(AttributeError, match="no attribute 'evaluat'"):
         _ = shiftbench.evaluat
+
+
+def test_evaluate_warns_of_a_smaller_default_view(
+    model: nn.Sequential, labels: Tensor, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "shiftbench"):
+        result = shiftbench.evaluate(model, images(), labels, max_shift=2)
+        assert "central 12x12 of 16x16 px, because crop needs a margin of 2 px" in caplog.text
+        assert "images of 20x20 px with view=16" in caplog.text
+        assert "view 12 of 16 px, margin 2 px" in str(result)
+        caplog.clear()
+        shiftbench.evaluate(model, images(), labels, max_shift=2, view=12)
+        shiftbench.evaluate(model, images(), labels, attack="integer", max_shift=2)
+        assert caplog.text == ""
+
+
+def test_evaluate_network_of_another_size_raises(labels: Tensor) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE**2, 5))
+    with pytest.raises(ModelError, match=r"Sequential failed on images of 12x12 px.*view=SIZE"):
+        shiftbench.evaluate(network, images(), labels, max_shift=2)
+    larger = torch.nn.functional.pad(images(), (2, 2, 2, 2))
+    assert shiftbench.evaluate(network, larger, labels, max_shift=2, view=16).accuracy.n == COUNT
+
+
+def test_evaluate_not_finite_logits_raise(labels: Tensor) -> None:
+    with pytest.raises(ModelError, match="finite logits, got NaN"):
+        shiftbench.evaluate(lambda x: x.mean((2, 3)) * torch.nan, images(), labels * 0)
 
 
 # --- in a notebook
@@ -284,7 +318,7 @@ def test_saved_evaluation_is_a_record_to_compare(small: Small, tmp_path: Path) -
 def test_evaluation_repr_html_and_plot(small: Small) -> None:
     result = small()
     assert repr(result) == (
-        f"<Evaluation of {COUNT} images: accuracy {result.accuracy.text()}%, "
+        f"<Evaluation of {COUNT} images, view 14 of 16 px: accuracy {result.accuracy.text()}%, "
         f"adversarial_crop@1 {result.adversarial_accuracy().text()}%>"
     )
     assert "adversarial_crop@1" in result._repr_html_()
