@@ -1,11 +1,11 @@
-"""Measure how much the predictions of an image model change under small shifts.
+"""Measure, explain and repair the shift sensitivity of image models.
 
     import shiftbench
 
     result = shiftbench.evaluate(model, images, labels, attack="crop", max_shift=6)
     result.adversarial_accuracy(3)
 
-Names are imported on first use, because importing torch takes seconds.
+Names are loaded on first use: a command that needs no tensors does not wait for torch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from shiftbench.errors import ShiftbenchError
     from shiftbench.evaluation import Evaluation, evaluate
     from shiftbench.grid import Grid, Offset
-    from shiftbench.metrics.consistency import Consistency
     from shiftbench.models import load_model
-    from shiftbench.records.compare import compare
+    from shiftbench.records.compare import Difference, compare
     from shiftbench.records.result import Result, load_record, load_records
-    from shiftbench.running.job import Settings
-    from shiftbench.running.runner import run
+    from shiftbench.report.scores import leaderboard, score_cells
+    from shiftbench.running.job import AttackSpec, Settings
+    from shiftbench.running.runner import Execution, RunResult, run
+    from shiftbench.running.suite import RunSpec, read_suite
     from shiftbench.running.verify import verify
     from shiftbench.shifts import ATTACKS, SHIFTS, Attack
     from shiftbench.statistics import PairedComparison, Score, compare_paired, mcnemar, wilson
@@ -37,14 +38,18 @@ __all__ = [
     "ATTACKS",
     "SHIFTS",
     "Attack",
+    "AttackSpec",
     "Audit",
-    "Consistency",
+    "Difference",
     "Evaluation",
+    "Execution",
     "Grid",
     "Offset",
     "PairedComparison",
     "RepairTrial",
     "Result",
+    "RunResult",
+    "RunSpec",
     "Score",
     "Settings",
     "ShiftbenchError",
@@ -52,52 +57,46 @@ __all__ = [
     "compare",
     "compare_paired",
     "evaluate",
+    "leaderboard",
     "load_model",
     "load_record",
     "load_records",
     "mcnemar",
+    "read_suite",
     "repair",
     "run",
+    "score_cells",
     "train",
     "verify",
     "wilson",
 ]
 
-_HOME = {
-    "ATTACKS": "shifts",
-    "Attack": "shifts",
-    "Audit": "auditing.report",
-    "audit": "auditing.layers",
-    "Consistency": "metrics.consistency",
-    "Evaluation": "evaluation",
-    "evaluate": "evaluation",
-    "Grid": "grid",
-    "Offset": "grid",
-    "load_model": "models",
-    "Result": "records.result",
-    "compare": "records.compare",
-    "load_record": "records.result",
-    "load_records": "records.result",
-    "run": "running.runner",
-    "Settings": "running.job",
-    "verify": "running.verify",
-    "RepairTrial": "auditing.trials",
-    "repair": "auditing.trials",
-    "SHIFTS": "shifts",
-    "ShiftbenchError": "errors",
-    "PairedComparison": "statistics",
-    "Score": "statistics",
-    "compare_paired": "statistics",
-    "mcnemar": "statistics",
-    "train": "training",
-    "wilson": "statistics",
+_MODULES = {  # module -> its public names
+    "auditing.layers": ("audit",),
+    "auditing.report": ("Audit",),
+    "auditing.trials": ("RepairTrial", "repair"),
+    "errors": ("ShiftbenchError",),
+    "evaluation": ("Evaluation", "evaluate"),
+    "grid": ("Grid", "Offset"),
+    "models": ("load_model",),
+    "records.compare": ("Difference", "compare"),
+    "records.result": ("Result", "load_record", "load_records"),
+    "report.scores": ("leaderboard", "score_cells"),
+    "running.job": ("AttackSpec", "Settings"),
+    "running.runner": ("Execution", "RunResult", "run"),
+    "running.suite": ("RunSpec", "read_suite"),
+    "running.verify": ("verify",),
+    "shifts": ("ATTACKS", "SHIFTS", "Attack"),
+    "statistics": ("PairedComparison", "Score", "compare_paired", "mcnemar", "wilson"),
+    "training": ("train",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'shiftbench' has no attribute {name!r}")
-    return getattr(import_module(f"shiftbench.{_HOME[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"shiftbench.{module}"), name)
+    raise AttributeError(f"module 'shiftbench' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

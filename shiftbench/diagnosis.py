@@ -1,6 +1,6 @@
-"""What a bug report should say: versions, device, extras, and where weights and data live.
+"""Facts about an installation for bug reports, and a check of runs before they start.
 
-Nothing here is downloaded, and no optional package is imported.
+A diagnosis downloads nothing and imports no optional package.
 """
 
 from __future__ import annotations
@@ -8,34 +8,41 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from aft_models.errors import AftModelsError
 from aft_models.weights import BUNDLED, list_weights
 from shiftbench.data.torchvision_sets import default_root
+from shiftbench.errors import ShiftbenchError
 from shiftbench.files import cache_folder
 from shiftbench.plugins import GROUP
-from shiftbench.running.runner import describe_environment
+from shiftbench.running.job import make_job
+from shiftbench.running.predict import choose_device, float32_arithmetic
+from shiftbench.running.runner import describe_environment, image_batch, load_ahead, make_predictor
+from shiftbench.running.suite import RunSpec
 
 ALSO = ("numpy", "pandas", "pyarrow", "matplotlib", "safetensors")  # besides those of a record
 OURS = "shiftbench"
+ROUNDS = 3  # forward passes; the fastest one is extrapolated
 
 
 @dataclass(frozen=True)
 class Fact:
     """One line of a diagnosis."""
 
-    topic: str  # versions, hardware, extras, places
+    topic: str  # versions, hardware, extras, paths
     name: str
     value: str
 
 
 def diagnose() -> list[Fact]:
-    """Everything worth knowing about this installation.
+    """List versions, hardware, extras, paths and plug-ins.
 
-    >>> {fact.topic for fact in diagnose()} >= {"versions", "hardware", "extras", "places"}
+    >>> {fact.topic for fact in diagnose()} >= {"versions", "hardware", "extras", "paths"}
     True
     """
     about = describe_environment()
@@ -55,11 +62,11 @@ def diagnose() -> list[Fact]:
             "threads": f"{torch.get_num_threads()}" + (f" (OMP_NUM_THREADS={limit})" * bool(limit)),
         },
         "extras": {extra: _installed(extra, packages) for extra, packages in extras().items()},
-        "places": {
+        "paths": {
             "bundled weights": f"{BUNDLED} ({len(list_weights())} models)",
             "timm and hf: weights": f"{hub} (HF_HOME)",
             "tv: weights": torch.hub.get_dir(),
-            "data sets by name": f"{default_root()} (SHIFTBENCH_DATA)",
+            "datasets by name": f"{default_root()} (SHIFTBENCH_DATA)",
             "cache": f"{cache_folder()} (SHIFTBENCH_CACHE)",
             "records": str(Path("results/runs").absolute()),
         },
@@ -69,7 +76,7 @@ def diagnose() -> list[Fact]:
 
 
 def _installed(extra: str, packages: list[str]) -> str:
-    """The versions of an extra's packages, or how to install those that are missing."""
+    """Return the versions of an extra's packages, or how to install the missing ones."""
     versions = {package: version_of(package) for package in packages}
     missing = ", ".join(package for package, version in versions.items() if not version)
     if missing:
@@ -78,7 +85,7 @@ def _installed(extra: str, packages: list[str]) -> str:
 
 
 def version_of(package: str) -> str | None:
-    """The installed version of a package, without importing it.
+    """Return the installed version of a package, without importing it.
 
     >>> version_of("no-such-package") is None
     True
@@ -90,7 +97,7 @@ def version_of(package: str) -> str | None:
 
 
 def extras() -> dict[str, list[str]]:
-    """The optional dependencies, from the metadata of the installed package.
+    """Return the packages of each extra, from the metadata of the installed package.
 
     >>> extras()["hf"]
     ['transformers']
@@ -102,3 +109,45 @@ def extras() -> dict[str, list[str]]:
         if needed and extra and needed.group() not in (OURS, "torch"):
             packages.setdefault(extra.group(1), []).append(needed.group())
     return packages
+
+
+@dataclass(frozen=True)
+class Check:
+    """Cost of a run, or the reason why it cannot start."""
+
+    model: str
+    data: str
+    images: int = 0
+    passes: int = 0  # forward passes at most: an image that is misclassified early needs fewer
+    seconds: float = 0.0  # on this device, for all passes
+    problem: str = ""  # empty: weights and data are available and fit
+
+
+def check_run(spec: RunSpec, *, device: str = "auto") -> Check:
+    """Load the model and data of a run, predict one batch, and estimate the cost.
+
+    >>> quick = RunSpec(model="xcit_pico_6_p8.scenes", attacks=("crop",), consistency=(), limit=12)
+    >>> check = check_run(quick, device="cpu")
+    >>> check.images, check.passes, check.problem
+    (12, 2028, '')
+    """
+    try:
+        dataset = spec.load_data()
+        job = make_job(spec.load_model(dataset), dataset, spec)
+        tables = job.images()
+        with float32_arithmetic(spec.precision):
+            predictor = make_predictor(job, choose_device(device), None)
+            size = min(predictor.batch_size, len(job.keys))
+            batch = next(load_ahead(job, job.keys[:size], size, tables, workers=0))
+            canvas = image_batch(job, batch, predictor).canvas
+            side, margin = job.geometry.view, job.geometry.margin
+            views = canvas[..., margin : margin + side, margin : margin + side]
+            times = []
+            for _ in range(ROUNDS):
+                began = time.perf_counter()
+                predictor(views)
+                times.append(time.perf_counter() - began)
+        passes = job.remaining_passes(job.images())
+        return Check(spec.shown, spec.data, len(job.keys), passes, passes * min(times) / size)
+    except (ShiftbenchError, AftModelsError) as error:
+        return Check(spec.shown, spec.data, problem=str(error))

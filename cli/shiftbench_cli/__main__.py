@@ -1,4 +1,4 @@
-"""`python -m shiftbench_cli`, which is what torchrun starts."""
+"""`python -m shiftbench_cli`."""
 
 from shiftbench_cli.main import main
 

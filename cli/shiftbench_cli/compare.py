@@ -1,87 +1,118 @@
-"""`shiftbench compare`."""
+"""`shiftbench compare`: test models against a baseline."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from shiftbench.files import GALLERY_ENDINGS, format_of
-from shiftbench.records.choose import RUNS, find_record, records_of
-from shiftbench.records.record import Record, read_records
-from shiftbench.report.compare import compare, to_rows
+from shiftbench.errors import UsageError
+from shiftbench.files import format_of
+from shiftbench.records.compare import Difference, compare
+from shiftbench.records.result import RUNS, Result, find, load_records
+from shiftbench.statistics import holm
 from shiftbench_cli import options, render
+from shiftbench_cli.options import COUNT, OPTIONS, PATH
 
 
-def _records(folders: tuple[Path, ...], names: tuple[str, str], data: str | None) -> list[Record]:
-    places = [records_of(folder) for folder in folders] or [RUNS]
-    # A folder given by name needs no place to be looked for in.
-    by_name = [name for name in names if not Path(name).is_dir()]
-    known = read_records(places) if by_name else []
-    name = data and _data_name(data, {record.data.name for record in known})
-    return [find_record(known, model, data=name) for model in names]
-
-
-def _data_name(data: str, known: set[str]) -> str:
-    """The data set of `NAME[:PATH]`: both `folder:/data/birds` and its `val` are birds."""
-    name, _, path = data.partition(":")
-    own = [place.name for place in (Path(path).resolve(), Path(path).resolve().parent) if path]
-    return next((candidate for candidate in (name, *own) if candidate in known), name)
-
-
-@click.command()
-@click.argument("first")
-@click.argument("second")
+@options.command("compare")
+@click.argument("baseline")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @options.records
-@options.data("Which data set, if a model has several records; the gallery reads images at PATH.")
-@click.option("--max-shift", type=click.IntRange(min=0), help="Radius of the adversarial metrics.")
+@options.data("Dataset, if a model has several records; the gallery reads images at PATH.")
+@OPTIONS("--max-shift", "STEPS", "Radius of the adversarial metrics.", type=click.IntRange(0))
 @options.printed("json", "csv")
-@options.plugins
-@click.option(
+@OPTIONS(
     "--gallery",
-    type=click.Path(path_type=Path),
-    help="Picture (.html or .png) of the images that one survives and the other does not.",
+    "FILE.png",
+    "Picture of images that one model misclassifies under shifts and the other does not.",
+    type=PATH,
 )
-@click.option("-a", "--attack", help="Attack of the gallery. Default: the first both have.")
-@click.option(
-    "--gallery-size",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Images on each side of the gallery.",
-)
+@OPTIONS("-a --attack", "NAME", "Attack of the gallery.  [default: the first common one]")
+@OPTIONS("--gallery-limit", "N", "Images of each model in the gallery.", type=COUNT, default=8)
+@options.plugins()
 def command(
-    first: str,
-    second: str,
+    baseline: str,
+    models: tuple[str, ...],
     folders: tuple[Path, ...],
     data: str | None,
     max_shift: int | None,
     kind: str,
     gallery: Path | None,
     attack: str | None,
-    gallery_size: int,
+    gallery_limit: int,
 ) -> None:
-    """Compare two models on the same images.
+    r"""Test models against a baseline on their common images.
 
-    FIRST and SECOND are names of models that have records, or folders of records. Differences are
-    second minus first, image by image, with a 95% interval and a p-value.
+    BASELINE and MODEL are names of models with records, or folders of records. Differences are
+    model minus baseline, image by image, with 95% intervals and p-values.
+
+    \b
+    shiftbench compare xcit_pico_6_p8.scenes xcit_pico_6_p8_af.scenes -r results/records
     """
     if gallery is not None:
-        format_of(gallery, GALLERY_ENDINGS)
-    a, b = _records(folders, (first, second), data)
-    comparison = compare(a, b, max_shift=max_shift)
+        format_of(gallery, {".png": "png"})
+        if len(models) > 1:
+            raise UsageError(f"expected one MODEL for a gallery, got {len(models)}")
+    first, *others = _records(folders, (baseline, *models), data)
+    differences, left_out = compare(first, others, max_shift=max_shift)
     if kind == "table":
-        render.print_comparison(comparison)
-    elif kind == "json":
-        about = {"first": a.model.name, "second": b.model.name, "data": a.data.name}
-        rows = to_rows(comparison)
-        render.print_json({**about, "metrics": rows, "left_out": comparison.left_out})
+        render.print_comparison(first, differences)
     else:
-        render.print_csv(to_rows(comparison))
+        render.print_rows(_rows(first, differences), kind)
+    for reason in left_out:
+        render.note(f"left out: {reason}")
     if gallery is not None:
-        from shiftbench.pictures.gallery import build_gallery, write_gallery  # torch takes seconds
+        from shiftbench.pictures.gallery import write_gallery  # imports torch
 
-        made = build_gallery(comparison, attack=attack, data=data, size=gallery_size)
-        write_gallery(made, gallery)
-        count = sum(len(side.exhibits) for side in made.sides)
-        click.echo(f"{gallery}: {count} image{'' if count == 1 else 's'}", err=True)
+        count = write_gallery(
+            first, others[0], gallery, attack=attack, data=data, size=gallery_limit
+        )
+        render.note(f"{gallery}: {count} image{'' if count == 1 else 's'}")
+
+
+def _records(folders: Sequence[Path], names: Sequence[str], data: str | None) -> list[Result]:
+    # A folder of a record needs no other records.
+    known = [] if all(Path(name).is_dir() for name in names) else load_records(folders or [RUNS])
+    name = data and _data_name(data, {record.data.name for record in known})
+    return [find(known, model, data=name) for model in names]
+
+
+def _data_name(data: str, known: set[str]) -> str:
+    """Return the data set of `NAME[:PATH]`: `folder:/data/birds` and its `val` are birds."""
+    name, _, path = data.partition(":")
+    folder = Path(path).resolve()
+    return next((n for n in (name, folder.name, folder.parent.name) if n in known), name)
+
+
+def _rows(baseline: Result, differences: Sequence[Difference]) -> list[dict[str, object]]:
+    """Return a row per model and score, in fractions; `p_holm` is corrected for the models."""
+    by_score: dict[str, list[Difference]] = {}
+    for one in differences:
+        by_score.setdefault(str(one.name.curve), []).append(one)
+    adjusted = {
+        id(one): p
+        for group in by_score.values()
+        for one, p in zip(group, holm([one.test.p_value for one in group]), strict=True)
+    }
+    return [
+        {
+            "baseline": baseline.model.name,
+            "model": one.model.model.name,
+            "data": baseline.data.name,
+            "score": one.name.stem,
+            "max_shift": "" if one.name.radius is None else one.name.radius,
+            "baseline_value": one.baseline.value,
+            "value": one.value.value,
+            "difference": one.test.difference,
+            "low": one.test.low,
+            "high": one.test.high,
+            "p": one.test.p_value,
+            "p_holm": adjusted[id(one)],
+            "only_baseline": one.test.only_first,
+            "only_model": one.test.only_second,
+            "n": one.test.n,
+        }
+        for one in differences
+    ]

@@ -1,4 +1,4 @@
-"""`shiftbench doctor`: what to paste into a bug report, and whether a suite can be run."""
+"""`shiftbench doctor`: facts for a bug report, and a check of a suite."""
 
 from __future__ import annotations
 
@@ -6,63 +6,55 @@ from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
-import click
-
-from shiftbench.diagnosis import diagnose
+from shiftbench.diagnosis import check_run, diagnose
+from shiftbench.running.suite import read_suite
 from shiftbench_cli import options, render
+from shiftbench_cli.options import OPTIONS
+from shiftbench_cli.progress import forecast
 
 
-@click.command(name="doctor")
+@options.command("doctor")
 @options.printed("json")
-@click.option(
+@OPTIONS(
     "--suite",
-    metavar="SUITE",
-    help="Check this suite: whether weights and data are at hand and fit, and what it may take.",
+    "SUITE",
+    "Check that the weights and data of a suite are available, and estimate its cost.",
     shell_complete=options.complete_suites,
 )
-@options.suite_data
-@options.root
-@options.device
-@options.plugins
+@options.data("Path of a dataset of the suite; repeatable.", multiple=True)
+@options.suite_root()
+@options.device()
+@options.plugins()
 def command(
-    kind: str, suite: str | None, data: tuple[str, ...], root: Path | None, device: str
+    kind: str, suite: str | None, data: tuple[str, ...], suite_root: Path | None, device: str
 ) -> int:
-    """Show versions, device, extras, and where weights and data are looked for.
+    """Print versions, devices, extras, and the paths of weights and data.
 
-    Paste the output into a bug report. Nothing is downloaded or changed.
-
-    With --suite: load every model and data set of it, before anything is submitted to machines
-    that may have no internet. Weights that are not there yet are downloaded now. Exit code 1 if
-    anything is missing or does not fit.
+    Nothing is downloaded or changed. With --suite, every model and dataset of the suite is loaded,
+    and missing weights are downloaded; exit code 1 if a run is not ready.
     """
-    if suite is not None:
-        return _check(suite, data, root, device, kind)
-    facts = diagnose()
-    if kind == "json":
-        render.print_json([asdict(fact) for fact in facts])
+    if suite is None:
+        facts = diagnose()
+        if kind == "json":
+            render.print_json([asdict(fact) for fact in facts])
+            return 0
+        width = max(len(fact.name) for fact in facts)
+        for topic, members in groupby(facts, key=lambda fact: fact.topic):
+            for index, fact in enumerate(members):
+                label = topic if index == 0 else ""
+                render.print_text(f"{label:<10}{fact.name:<{width}}  {fact.value}\n")
         return 0
-    names = max(len(fact.name) for fact in facts)
-    for topic, members in groupby(facts, key=lambda fact: fact.topic):
-        for index, fact in enumerate(members):
-            click.echo(f"{topic if index == 0 else '':<10}{fact.name:<{names}}  {fact.value}")
-    return 0
-
-
-def _check(name: str, data: tuple[str, ...], root: Path | None, device: str, kind: str) -> int:
-    from shiftbench.running.progress import Estimate
-    from shiftbench.running.suite import check_suite, read_suite
-    from shiftbench_cli.progress import forecast
-
     checks = []
-    for check in check_suite(read_suite(name, root=root, data=data), device=device):
+    for spec in read_suite(suite, root=suite_root, data=data):
+        check = check_run(spec, device=device)
         checks.append(check)
         if kind == "table":
-            words = f"{check.images:,} images, {forecast(Estimate(check.passes, check.seconds))}"
-            click.echo(f"{check.model} on {check.data}: {check.problem or words}")
+            cost = f"{check.images:,} images, {forecast(check.passes, check.seconds)}"
+            render.print_text(f"{check.model} on {check.data}: {check.problem or cost}\n")
+    ready = [check for check in checks if not check.problem]
     if kind == "json":
         render.print_json([asdict(check) for check in checks])
     else:
-        total = Estimate(sum(c.passes for c in checks), sum(c.seconds for c in checks))
-        ready = sum(not check.problem for check in checks)
-        click.echo(f"{ready} of {len(checks)} runs are ready: {forecast(total)}")
-    return 1 if any(check.problem for check in checks) else 0
+        cost = forecast(sum(c.passes for c in ready), sum(c.seconds for c in ready))
+        render.print_text(f"{len(ready)} of {len(checks)} runs are ready: {cost}\n")
+    return 0 if len(ready) == len(checks) else 1

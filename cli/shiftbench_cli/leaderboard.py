@@ -1,58 +1,61 @@
-"""`shiftbench leaderboard`."""
+"""`shiftbench leaderboard`: turn records into tables."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
 
 from shiftbench.errors import UsageError
-from shiftbench.files import format_of, require_place, write_text
-from shiftbench.records.choose import filter_by_dataset, filter_by_model, load_records
-from shiftbench.report.board import board_tables, read_board
-from shiftbench.report.formats import FORMATS
-from shiftbench.report.formats.base import Report
-from shiftbench.report.formats.markdown import to_markdown, update_between_markers
-from shiftbench.report.published import read_published, side_by_side
-from shiftbench.report.table import DEFAULT_SORT, build_tables
-from shiftbench_cli import options, render, scoreboard
+from shiftbench.files import format_of, write_text
+from shiftbench.records.result import RUNS, load_records, select
+from shiftbench.report.formats import (
+    FORMATS,
+    to_images_csv,
+    to_latex,
+    to_markdown,
+    update_between_markers,
+)
+from shiftbench.report.public import public_results
+from shiftbench.report.scores import DEFAULT_SORT, leaderboard, score_cells
+from shiftbench_cli import options, render
+from shiftbench_cli.options import OPTIONS, PATH, Choice
+
+NAMES = {
+    "csv": ".csv",
+    "markdown": ".md",
+    "latex": ".tex",
+    "html": ".html",
+    "model-card": ".yaml",
+}
+WITH_INTERVALS = {".md": to_markdown, ".tex": to_latex}  # formats that can leave them out
 
 
-@click.command()
-@click.argument("folders", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="File to write instead of stdout."
+@options.command("leaderboard")
+@click.argument("folders", nargs=-1, metavar="[DIR]...", type=PATH)
+@OPTIONS("-o --output", "FILE", f"File to write: {', '.join(NAMES.values())}.", type=PATH)
+@OPTIONS(
+    "--format kind",
+    "FORMAT",
+    f"table, {', '.join(NAMES)}.  [default: by the ending of --output]",
+    type=Choice(["table", *NAMES]),
 )
-@click.option(
-    "--format",
-    "kind",
-    help="table, csv, markdown, latex, html or model-card (the model-index block of Hugging Face). "
-    "Default: by the ending of --output; else table.",
-)
-@click.option("--sort", default=DEFAULT_SORT, show_default=True, help="Column to sort by.")
-@click.option("--reverse", is_flag=True, help="Reverse the order.")
-@click.option("--max-shift", type=click.IntRange(min=0), help="Radius of the adversarial columns.")
-@click.option(
-    "--columns",
-    metavar="NAME,...",
-    help="Columns besides the model, such as top1,adversarial_crop. Default: all; not for html.",
-)
+@OPTIONS("--sort", "COLUMN", "Column to sort by.", default=DEFAULT_SORT)
+@OPTIONS.flag("--reverse", "Reverse the order.")
+@OPTIONS("--max-shift", "STEPS", "Radius of the adversarial columns.", type=click.IntRange(0))
+@OPTIONS("--columns", "NAME,...", "Columns besides the model.  [default: all]")
 @options.only_data
 @options.only_models
-@click.option(
-    "--intervals/--no-intervals",
-    default=None,
-    help="95% intervals in Markdown (default: with) and LaTeX (default: without).",
-)
-@click.option(
+@OPTIONS("--intervals/--no-intervals", None, "95% intervals in Markdown and LaTeX.", default=None)
+@OPTIONS.flag("--per-image", "Write a row per record and image (.csv).")
+@OPTIONS(
     "--update",
+    "FILE.md",
+    "Replace the table between the leaderboard markers of this file.",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Replace the table between the leaderboard markers of this Markdown file.",
 )
-@options.board
-@options.paper
-@options.plugins
+@OPTIONS.flag("--leaderboard public", "Rank the records among the public models.")
+@options.plugins()
 def command(
     folders: tuple[Path, ...],
     output: Path | None,
@@ -64,52 +67,57 @@ def command(
     data: str | None,
     models: tuple[str, ...],
     intervals: bool | None,
+    per_image: bool,
     update: Path | None,
-    board: bool,
-    paper: Path | None,
+    public: bool,
 ) -> None:
-    """Turn the records below each DIR (default results/runs) into a table per comparable group."""
-    kind = _format(kind, output)
-    records = load_records(folders or [Path("results/runs")], on_unreadable=render.left_out)
-    records = filter_by_model(filter_by_dataset(records, data), models)
-    build = partial(board_tables, board=read_board()) if board else build_tables
-    tables = build(records, sort=sort, reverse=reverse, max_shift=max_shift)
+    r"""Turn the records below each DIR (default results/runs) into a table per data set.
+
+    \b
+    shiftbench leaderboard                            # on the terminal
+    shiftbench leaderboard results/records -o leaderboard.html --sort top1
+    """
+    ending = _ending(kind, output, per_image=per_image)
+    records = load_records(folders or [RUNS], on_unreadable=render.left_out)
+    records = select(records, models=models, data=data)
+    if per_image:
+        _write(to_images_csv(records), output, len(records))
+        return
+    cells = score_cells([*records, *(public_results() if public else ())])
+    tables = leaderboard(cells, sort=sort, reverse=reverse, max_shift=max_shift)
     if columns is not None:
-        if kind == "html":
-            raise UsageError("the page chooses its columns itself: leave --columns out")
         names = [name.strip() for name in columns.split(",")]
         tables = [table.only(names) for table in tables]
     if update is not None:
-        changed = update_between_markers(update, to_markdown(tables, intervals is not False))
-        click.echo(f"{update}: {'updated' if changed else 'up to date'}", err=True)
+        changed = update_between_markers(
+            update, to_markdown(tables, intervals=intervals is not False)
+        )
+        render.note(f"{update}: {'updated' if changed else 'up to date'}")
         if output is None:
             return
-    if kind == "table":
-        scoreboard.print_leaderboards(tables)
-        return
-    form = FORMATS.get(kind)
-    place = options.paper_folder(paper)
-    published = read_published(place) if paper is not None or place.is_dir() else []
-    shown = form.intervals if intervals is None else intervals
-    text = form.render(Report(tables, shown, published, side_by_side(records, place)))
+    if not ending:
+        render.print_leaderboard(tables)
+    elif intervals is not None and ending in WITH_INTERVALS:
+        _write(WITH_INTERVALS[ending](tables, intervals=intervals), output, len(records))
+    else:
+        _write(FORMATS[ending](tables), output, len(records))
+
+
+def _ending(kind: str | None, output: Path | None, *, per_image: bool) -> str:
+    """Return the ending of a format; empty for a table on the terminal."""
+    if per_image and kind not in (None, "csv"):
+        raise UsageError(f"expected --format csv with --per-image, got {kind}")
+    if output is not None:
+        ending = format_of(output, {e: e for e in FORMATS} if not per_image else {".csv": ".csv"})
+        if kind == "table":
+            raise UsageError(f"cannot write a terminal table to {output}. Leave --format out")
+        return NAMES[kind] if kind else ending
+    return NAMES.get(kind or "table", "")
+
+
+def _write(text: str, output: Path | None, count: int) -> None:
     if output is None:
-        click.echo(text, nl=False)
+        render.print_text(text)
     else:
         write_text(output, text)
-        click.echo(f"{output}: {len(records)} records", err=True)
-
-
-def _format(kind: str | None, output: Path | None) -> str:
-    """The format that was asked for, by name or by the ending of the file."""
-    if output is not None:
-        require_place(output)
-        endings = {ending: name for name in FORMATS for ending in FORMATS.get(name).endings}
-        kind = kind or format_of(output, endings)
-    kind = kind or "table"
-    if kind == "table" and output is not None:
-        raise UsageError(
-            f"a terminal table cannot be written to {output}: use --format {' or '.join(FORMATS)}"
-        )
-    if kind != "table":
-        FORMATS.get(kind)
-    return kind
+        render.note(f"{output}: {count} record{'s' * (count != 1)}")

@@ -1,4 +1,4 @@
-"""`shiftbench list`: what there is. Imports wait until a kind is listed: torch takes seconds."""
+"""`shiftbench list`: names that other commands take. Imports wait until a kind is listed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from shiftbench_cli import options, render
+from shiftbench_cli.options import Choice
 
-Entry = Mapping[str, str | bool]  # one line: its `name`, and what else there is to say
+Entry = Mapping[str, str | bool]  # columns of a line; the first one is `name`
 
 
 def _models() -> list[Entry]:
@@ -25,17 +26,23 @@ def _models() -> list[Entry]:
 def _metrics() -> list[Entry]:
     from shiftbench.metrics import METRICS
 
-    return [
-        {"name": f"{name}:{argument}" if argument else name, "summary": summary}
-        for name in METRICS
-        for argument, summary in METRICS.get(name).entries().items()
-    ]
+    summaries = {name: (METRICS.get(name).__doc__ or "").splitlines()[0] for name in METRICS}
+    return [{"name": name, "summary": summary} for name, summary in summaries.items()]
+
+
+def _suites() -> list[Entry]:
+    from shiftbench.running.suite import SUITES, suite_names
+
+    first = {
+        name: (SUITES / f"{name}.yaml").read_text("utf-8").splitlines()[0] for name in suite_names()
+    }
+    return [{"name": name, "summary": line.lstrip("# ")} for name, line in first.items()]
 
 
 def _registered(
     module: str, registry: str, **columns: Callable[[Any], str | bool]
 ) -> Callable[[], list[Entry]]:
-    """Lists a registry: the name of each thing, and a column for each of its values."""
+    """Return a function that lists a registry, with a column per value of its entries."""
 
     def entries() -> list[Entry]:
         things = getattr(import_module(module), registry)
@@ -62,30 +69,24 @@ KINDS: Mapping[str, Callable[[], Sequence[Entry]]] = {
         summary=SUMMARY,
     ),
     "recipes": _registered("aft_models.training.recipes", "RECIPES", summary=SUMMARY),
-    "formats": _registered(
-        "shiftbench.report.formats",
-        "FORMATS",
-        endings=lambda form: ", ".join(form.endings),
-        summary=SUMMARY,
-    ),
-    "logs": _registered("shiftbench.logs", "LOGS", package=attrgetter("package")),
+    "suites": _suites,
 }
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """As in a shell; a plain word matches anywhere, and `swin*` means timm:swin_... too."""
+    """Match as a shell does; a plain word matches anywhere, and `swin*` also timm:swin_..."""
     if not any(character in pattern for character in "*?["):
         pattern = f"*{pattern}*"
     return any(fnmatch.fnmatch(part, pattern) for part in (name, name.rpartition(":")[2]))
 
 
-@click.command(name="list")
-@click.argument("what", type=click.Choice(list(KINDS)))
+@options.command("list")
+@click.argument("what", type=Choice(list(KINDS)), metavar="|".join(KINDS))
 @click.argument("pattern", default="*")
 @options.printed("json")
-@options.plugins
+@options.plugins()
 def command(what: str, pattern: str, kind: str) -> int:
-    """List everything of a kind; PATTERN filters by name, for example 'xcit*af*'."""
+    """List names; PATTERN filters them, for example 'xcit*af*'."""
     entries = [entry for entry in KINDS[what]() if _matches(str(entry["name"]), pattern)]
     if kind == "json":
         render.print_json(entries)
@@ -94,7 +95,7 @@ def command(what: str, pattern: str, kind: str) -> int:
         rows = [[_cell(entry[column]) for column in columns] for entry in entries]
         render.print_table(columns, rows)
     if not entries:
-        click.echo(f"no {what} match {pattern!r}: see `shiftbench list {what}`", err=True)
+        render.note(f"no {what} match {pattern!r}. See `shiftbench list {what}`")
     return 0 if entries else 1
 
 

@@ -1,4 +1,4 @@
-"""The command group: finds a command's module only when it is called, and words its errors."""
+"""The command group: imports a command when it is called, turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ from typing import NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-# Name -> (module, one line of help). The modules import torch, which takes seconds: `-h` and a
-# mistyped command must not wait for it.
+# Name -> (module, summary). The modules import torch, which takes seconds: `-h` and a mistyped
+# command must not wait for it.
 COMMANDS = {
-    "run": ("run", "Evaluate models under attacks: the main job."),
-    "leaderboard": ("leaderboard", "Turn records into a CSV, Markdown, LaTeX or HTML table."),
-    "plot": ("plot", "Draw adversarial accuracy against max shift, or heat maps."),
-    "compare": ("compare", "Compare two models on the same images."),
-    "train": ("train", "Train or fine-tune any model with a named recipe."),
-    "verify": ("verify", "Check records against their samples, and against the model."),
-    "list": ("listing", "List models, datasets, attacks, metrics, remedies, recipes, ..."),
-    "show": ("show", "Draw an image under each kind of shift."),
-    "audit": ("audit", "Find the layers of a model that break shift-equivariance."),
-    "repair": ("repair", "Show which remedies apply to a model, what each changes and costs."),
-    "doctor": ("doctor", "Show versions, device, extras and paths, for a bug report."),
-    "reproduce": ("reproduce", "Put the published figures next to ours."),
+    "run": ("run", "Evaluate models under image shifts: the main command."),
+    "leaderboard": ("leaderboard", "Turn records into CSV, Markdown, LaTeX, HTML or a model card."),
+    "plot": ("plot", "Plot adversarial accuracy against max shift, or heat maps."),
+    "compare": ("compare", "Test models against a baseline on their common images."),
+    "show": ("show", "Draw an image under each shift type."),
+    "audit": ("audit", "Find the layers of a model that break shift equivariance."),
+    "repair": ("repair", "Compare remedies on a model (does not modify it)."),
+    "train": ("train", "Train or fine-tune a model with a named recipe."),
+    "verify": ("verify", "Recompute a record's scores; optionally re-predict some images."),
+    "reproduce": ("reproduce", "Compare your records with published numbers."),
+    "list": ("listing", "List models, datasets, attacks, metrics, remedies, recipes."),
+    "doctor": ("doctor", "Print versions, devices, extras and paths for a bug report."),
 }
-INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
+INTERRUPTED = 130  # exit code that shells use for a process ended by Ctrl-C
+MISSED = 3  # exit code if a score misses a threshold
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt(3)
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command, in the order of a user's work."""
+        """List every command, in the order of a user's work."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Imports the module of a command."""
+        """Import the module of a command."""
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f"shiftbench_cli.{COMMANDS[name][0]}")
@@ -51,22 +53,23 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the help from the table, without importing any command."""
+        """Write the help from the table, without importing any command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offers commands and their help from the table, without importing any command."""
-        commands = {
-            name: text for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)
-        }
-        options = click.Command.shell_complete(self, ctx, incomplete)
-        return [*(CompletionItem(name, help=text) for name, text in commands.items()), *options]
+        """Complete commands from the table, without importing any command."""
+        commands = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolves a command; an unknown one is an error with close matches."""
+        """Resolve a command; an unknown name is an error with close matches."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             close = difflib.get_close_matches(name, COMMANDS)
@@ -75,22 +78,22 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(
-    cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+@click.group(cls=LazyGroup, context_settings=SETTINGS, invoke_without_command=True)
 @click.version_option(package_name="shiftbench", prog_name="shiftbench")
-def cli() -> None:
-    """How much does an image classifier's answer depend on where the camera stood?"""
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Measure, explain and repair the shift sensitivity of image models."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage, 3 a gate failed."""
+    """Run a command line and exit: 0 done, 1 failed, 2 wrong usage, 3 a threshold was missed."""
     keep_freed_memory()
-    # torch shows warnings of its network code with a stack trace; errors here are one sentence.
+    # Warnings of torch's network code contain a stack trace; errors of this program are one line.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a code page without ≤ must not end a run
+        sys.stdout.reconfigure(errors="replace")  # a code page may lack ≤
     try:
         code = cli.main(arguments, prog_name="shiftbench", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -98,12 +101,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo(
-            "interrupted: finished parts are kept; run the same command to continue", err=True
-        )
+        click.echo("interrupted. Predictions are saved: repeat the command to resume", err=True)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output left (`| head`): not an error, but Python must not try to flush.
+        # The reader of the output ended (`| head`): Python must not flush stdout again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
@@ -113,7 +114,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """One sentence and an exit code for errors the user can fix; re-raises the rest."""
+    """Return a message and an exit code for errors that the user can fix; raise the others."""
     from aft_models.errors import AftModelsError
     from shiftbench.errors import ShiftbenchError
 
@@ -122,26 +123,23 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, AftModelsError):
         return str(error), 2
     if isinstance(error, OSError) and (error.strerror or error.filename):
-        place = f"{error.filename}: " if error.filename else ""
+        where = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or " ".join(map(str, error.args))
         if error.errno in DISK_FULL or "No space left" in reason:
-            reason = (
-                "the disk is full; finished parts are kept: free some space and run the same "
-                "command to continue"
-            )
-        return f"{place}{reason}", 1
+            reason = "the disk is full. Free some space and repeat the command to resume"
+        return f"{where}{reason}", 1
     raise error
 
 
 def keep_freed_memory() -> bool:
-    """Keeps freed memory for the next tensor instead of returning it to the system.
+    """Keep freed memory for the next tensor instead of returning it to the system.
 
-    By default glibc returns large blocks at once, and the kernel clears every page of the next one
-    anew: for EfficientNet-Lite0 more than a third of a forward pass. The process stays as large as
-    it ever was, so this is for programs to call, not for libraries.
+    By default glibc returns large blocks at once, and the kernel clears every page of the next
+    block: for EfficientNet-Lite0 more than a third of a forward pass. The process never shrinks,
+    so this is for programs, not for libraries.
 
     Returns:
-        Whether the allocator could be told: not where there is no glibc.
+        True if the allocator was configured; False without glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,292 +1,333 @@
-"""What several commands have: options, completion, processes that share the work."""
+"""Options that several commands share, grouped help, and completion."""
 
 from __future__ import annotations
 
-import signal
+import contextlib
+import difflib
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from shiftbench.errors import ShiftbenchError
-from shiftbench_cli.main import INTERRUPTED
-
-if TYPE_CHECKING:
-    from shiftbench.running.distributed import Group
+from shiftbench_cli import render
 
 _SOURCE_TREE = Path(__file__).resolve().parents[2]
-_PATH = click.Path(path_type=Path)
+PATH = click.Path(path_type=Path)
+COUNT = click.IntRange(min=1)
 Decorator = Callable[[Any], Any]
 
 
-# --- what the shell offers after Tab
+# --- commands, and help in groups
 
-FIRST = 200  # offers at most: a longer list helps nobody, and timm alone has over a thousand
+
+class Option(click.Option):
+    """An option that belongs to a group of the help text."""
+
+    def __init__(
+        self, *args: Any, group: str = "Options", advanced: bool = False, **kwargs: Any
+    ) -> None:
+        """Set the group; an advanced option is listed by `--help-all` alone."""
+        super().__init__(*args, **kwargs)
+        self.group, self.advanced = group, advanced
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Leave out the range of numbers."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        return extra
+
+
+class Command(click.Command):
+    """A command with grouped help, whose stdout contains results alone."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments and keep them, for commands that start other processes."""
+        ctx.meta["words"] = list(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; whatever libraries print goes to stderr."""
+        with render.reserved_stdout():
+            return super().invoke(ctx)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Add `--help-all` where an option is advanced."""
+        params = super().get_params(ctx)
+        if any(getattr(param, "advanced", False) for param in params):
+            everything = Option(
+                ["--help-all"],
+                group="Help",
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=self._print_all,
+                help="Also show suite, sharding, SLURM, logging and plug-in options.",
+            )
+            params.insert(-1, everything)  # the last one is --help
+        return params
+
+    def _print_all(self, ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            ctx.meta["help_all"] = True
+            click.echo(ctx.get_help())
+            ctx.exit()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one section per group, in the order of the options."""
+        params = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        usual = (
+            "Help"
+            if any(getattr(p, "group", "Options") != "Options" for p in params)
+            else "Options"
+        )
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in params:
+            record = param.get_help_record(ctx)
+            if record and (ctx.meta.get("help_all") or not getattr(param, "advanced", False)):
+                groups.setdefault(getattr(param, "group", usual), []).append(record)
+        for group, records in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
+
+def command(name: str) -> Decorator:
+    """Declare a command."""
+    return click.command(name, cls=Command)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Options under one heading of the help text."""
+
+    title: str = "Options"
+
+    def __call__(
+        self, names: str, metavar: str | None, text: str, *, rare: bool = False, **settings: Any
+    ) -> Decorator:
+        """Declare an option.
+
+        Args:
+            names: As on the command line, and the parameter if it has another name.
+            metavar: Placeholder of the value.
+            text: Help; `[default: ...]` is added unless the text has it.
+            rare: List the option in `--help-all` alone.
+            settings: As of `click.option`.
+        """
+        shown = settings.get("default") not in (None, "", ()) and "[default" not in text
+        return click.option(
+            *names.split(),
+            cls=Option,
+            group=self.title,
+            advanced=rare,
+            metavar=metavar,
+            help=text,
+            show_default=shown,
+            **settings,
+        )
+
+    def flag(self, names: str, text: str, *, rare: bool = False) -> Decorator:
+        """Declare an option without a value."""
+        settings: dict[str, Any] = {"is_flag": True, "help": text}
+        return click.option(*names.split(), cls=Option, group=self.title, advanced=rare, **settings)
+
+
+OPTIONS = Group()
+
+
+def typed(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """Keep the options that are on the command line, also those that equal their default."""
+    return {k: v for k, v in values.items() if is_typed(ctx, k)}
+
+
+def is_typed(ctx: click.Context, name: str) -> bool:
+    """Return True if an option is on the command line."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+class Choice(click.Choice[str]):
+    """A fixed set of names; the error for another name proposes a close one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name."""
+        if value in self.choices:
+            return str(value)
+        close = difflib.get_close_matches(str(value), self.choices, n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        return self.fail(f"unknown value {value!r}. {hint}Known: {', '.join(self.choices)}", param)
+
+
+# --- completion
+
+FIRST = 200  # completions at most: timm alone has over a thousand models
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def names_of(kind: str, *more: str) -> Complete:
-    """Offers the names that begin with what was typed; imports wait until Tab is pressed."""
+    """Complete the names of a kind; imports wait until Tab is pressed."""
 
-    def complete(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+    def complete(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
         from shiftbench_cli.listing import KINDS
 
         names = [*(str(entry["name"]) for entry in KINDS[kind]()), *more]
-        return [CompletionItem(name) for name in names if name.startswith(typed)][:FIRST]
+        return [CompletionItem(name) for name in names if name.startswith(text)][:FIRST]
 
     return complete
 
 
-def complete_suites(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Offers suites that come with the package, and files."""
+def complete_models(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
+    """Complete models, and remedies after a `+`."""
+    head, plus, _ = text.rpartition("+")
+    if not plus:
+        return names_of("models")(ctx, param, text)
+    remedies = names_of("remedies")(ctx, param, text[len(head) + 1 :])
+    return [CompletionItem(f"{head}+{item.value}") for item in remedies]
+
+
+def complete_suites(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
+    """Complete suites of the package, and files."""
     from shiftbench.running.suite import suite_names
 
-    names = [CompletionItem(name) for name in suite_names() if name.startswith(typed)]
-    return [*names, CompletionItem(typed, type="file")]
+    names = [CompletionItem(name) for name in suite_names() if name.startswith(text)]
+    return [*names, CompletionItem(text, type="file")]
 
 
-# --- the options
+# --- models and data
 
 
-def models(*, required: bool = False, named: bool = False) -> Decorator:
-    """Which models to load, as `models`."""
-    more = " NAME=MODEL names it in records and tables." if named else ""
-    default = "" if required else " Default: the bundled ones."
-    return click.option(
-        "-m",
-        "--model",
-        "models",
-        multiple=True,
-        required=required,
-        help="Model, as `shiftbench list models` names it; repeatable." + more + default,
-        metavar="[NAME=]MODEL" if named else "MODEL",
-        shell_complete=names_of("models"),
+def models(text: str, *, required: bool = False, group: Group = OPTIONS) -> Decorator:
+    """Declare `models`, a repeatable option."""
+    settings: dict[str, Any] = {"multiple": True, "required": required}
+    return group(
+        "-m --model models", "[NAME=]MODEL", text, shell_complete=complete_models, **settings
     )
 
 
-model = click.option(
-    "-m",
-    "--model",
-    required=True,
-    help="Model, named as for `shiftbench run`: timm:resnet50+af, ...",
-    shell_complete=names_of("models"),
-)
-checkpoint = click.option(
-    "--checkpoint", type=_PATH, help="Weights for one model and its remedies: a file or folder."
-)
-strip_prefix = click.option(
-    "--strip-prefix", help="Part of the checkpoint's keys to remove, such as 'model.'."
-)
-device = click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu, cuda[:i] or mps."
-)
-nproc = click.option(
-    "--nproc", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes."
-)
-quiet = click.option("-q", "--quiet", is_flag=True, help="Hide progress.")
-
-
-def data(text: str, **how: Any) -> Decorator:
-    """Which images, as `data`."""
-    complete = names_of("datasets")
-    return click.option(
-        "-d", "--data", metavar="NAME[:PATH]", help=text, shell_complete=complete, **how
+def model(text: str, *, required: bool = True) -> Decorator:
+    """Declare `model`."""
+    return OPTIONS(
+        "-m --model", "[NAME=]MODEL", text, required=required, shell_complete=complete_models
     )
 
 
-suite_data = data(
-    "Images to measure on; of a suite, where one of its data sets is, repeatable. Default: scenes.",
+def checkpoint(group: Group = OPTIONS) -> Decorator:
+    """Declare `checkpoint`."""
+    text = "Weights file, or folder written by `shiftbench train`."
+    return group("--checkpoint", "PATH", text, type=PATH)
+
+
+def strip_prefix(group: Group = OPTIONS) -> Decorator:
+    """Declare `strip_prefix`."""
+    text = "Part of the checkpoint's keys to remove, such as 'model.'."
+    return group("--strip-prefix", "TEXT", text, rare=True)
+
+
+def data(text: str, *, group: Group = OPTIONS, **settings: Any) -> Decorator:
+    """Declare `data`."""
+    return group("-d --data", "NAME[:PATH]", text, shell_complete=names_of("datasets"), **settings)
+
+
+def limit(text: str, *, group: Group = OPTIONS, default: int | None = None) -> Decorator:
+    """Declare `limit`, a number of images."""
+    return group("--limit", "N", text, type=COUNT, default=default)
+
+
+def suite_root(group: Group = OPTIONS) -> Decorator:
+    """Declare `suite_root`."""
+    text = "Start of relative paths in SUITE.  [default: its folder]"
+    return group("--suite-root", "DIR", text, rare=True, type=PATH)
+
+
+# --- records
+
+records = OPTIONS(
+    "-r --records folders",
+    "DIR",
+    "Directory of records; repeatable.  [default: results/runs]",
+    multiple=True,
+    type=PATH,
+)
+only_models = OPTIONS(
+    "-m --model models",
+    "NAME",
+    "Only this model, or a pattern such as 'xcit*'; repeatable.",
     multiple=True,
 )
-root = click.option(
-    "--root",
-    type=_PATH,
-    help="Where relative paths of the suite begin. Default: the folder of its file; of paper and "
-    "board, the current folder.",
-)
-
-
-def images(default: int) -> Decorator:
-    """How many images, as `images`."""
-    return click.option(
-        "--images",
-        default=default,
-        show_default=True,
-        type=click.IntRange(min=1),
-        help="How many images to measure on.",
-    )
-
-
-records = click.option(  # as `folders`
-    "-r",
-    "--records",
-    "folders",
-    multiple=True,
-    type=_PATH,
-    help="Where to look for records; repeatable. Default: results/runs.",
-)
-only_models = click.option(  # as `models`
-    "-m",
-    "--model",
-    "models",
-    multiple=True,
-    help="Only this model, or a pattern such as 'xcit*'; repeatable.",
-)
-only_data = click.option("-d", "--data", help="Only records of this data set.")
-
-
-def printed(*kinds: str) -> Decorator:
-    """The output format on stdout, as `kind`: a table, or what these name."""
-    return click.option(
-        "--format",
-        "kind",
-        type=click.Choice(["table", *kinds]),
-        default="table",
-        show_default=True,
-        help="Output format on stdout.",
-    )
-
-
-board = click.option(
-    "--board",
-    is_flag=True,
-    help="Show them among public networks on ImageNet photographs: ranked together where the "
-    "photographs are the same, otherwise in a table of their own that says what differs.",
-)
-paper = click.option(  # `paper_folder` knows the default
-    "--paper",
-    type=_PATH,
-    help="Folder of the published figures. Default: results/paper, here or in the source tree.",
+only_data = OPTIONS("-d --data", "NAME", "Only records of this dataset.")
+paper = OPTIONS(
+    "--paper", "DIR", "Directory of the published numbers.  [default: results/paper]", type=PATH
 )
 
 
 def paper_folder(given: Path | None) -> Path:
-    """Where the published figures are."""
+    """Return the folder of the published numbers, by default that of the source tree."""
     here = Path("results/paper")
     return given or (here if here.is_dir() else _SOURCE_TREE / here)
 
 
+# --- execution and output
+
+
+def device(group: Group = OPTIONS) -> Decorator:
+    """Declare `device`."""
+    return group("--device", "DEVICE", "auto, cpu, cuda[:i] or mps.", default="auto")
+
+
+def nproc(group: Group = OPTIONS) -> Decorator:
+    """Declare `nproc`."""
+    text = "Processes (one GPU each) that share the images."
+    return group("--nproc", "N", text, type=COUNT, default=1)
+
+
+def quiet(group: Group = OPTIONS) -> Decorator:
+    """Declare `quiet`."""
+    return group.flag("-q --quiet", "Hide progress.")
+
+
+def printed(*kinds: str, group: Group = OPTIONS) -> Decorator:
+    """Declare `kind`, the format of stdout: a table, or one of `kinds`."""
+    names = ["table", *kinds]
+    text = f"{', '.join(names[:-1])} or {names[-1]} on stdout."
+    return group("--format kind", "FORMAT", text, type=Choice(names), default="table")
+
+
 def picture(default: str) -> Decorator:
-    """The picture to write, as `output`."""
-    return click.option(
-        "-o",
-        "--output",
-        type=_PATH,
-        default=Path(default),
-        show_default=True,
-        help="Picture to write: .png, .pdf or .svg.",
-    )
+    """Declare `output`, a picture."""
+    text = "Picture to write: .png, .pdf or .svg."
+    return OPTIONS("-o --output", "FILE", text, type=PATH, default=Path(default))
 
 
-def _check_logs(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> Any:
-    """Refuses logs that are not installed before any work is done."""
+def _check_loggers(ctx: click.Context, param: click.Parameter, names: Sequence[str]) -> Any:
+    """Raise an error for packages that are not installed, before any work is done."""
     if names:
-        from shiftbench.logs import require_logs
+        from shiftbench.logs import require_loggers
 
-        require_logs(names)
+        require_loggers(names)
     return names
 
 
-def _load_plugins(ctx: click.Context, param: click.Parameter, files: tuple[Path, ...]) -> None:
+def loggers(group: Group = OPTIONS) -> Decorator:
+    """Declare `loggers`, a repeatable option."""
+    text = "Also log scores to TensorBoard or Weights & Biases; repeatable."
+    settings: dict[str, Any] = {"multiple": True, "callback": _check_loggers}
+    return group("--logger loggers", "tensorboard|wandb", text, rare=True, **settings)
+
+
+def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[Path]) -> None:
     from shiftbench.plugins import load_plugins
 
-    load_plugins(files)
+    with contextlib.redirect_stdout(sys.stderr):
+        load_plugins(files)
 
 
-def _parse_shard(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
-    """The share of the images that this job measures; None: all of them."""
-    from shiftbench.running.distributed import Shard, shard_of_environment
-
-    if text is not None:
-        given = Shard.parse(text)
-        return given if given.count > 1 else None
-    implied = shard_of_environment()
-    if implied is not None:
-        click.echo(f"shard {implied[0]}, from {implied[1]}: --shard 1/1 measures all", err=True)
-    return None if implied is None else implied[0]
-
-
-logs = click.option(  # as `logs`
-    "--log",
-    "logs",
-    multiple=True,
-    metavar="tensorboard|wandb",
-    callback=_check_logs,
-    help="Send the numbers there too; repeatable.",
-)
-plugins = click.option(  # installed plug-ins are imported too
-    "--plugin",
-    multiple=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_load_plugins,
-    type=_PATH,
-    metavar="FILE.py",
-    help="Python file with your own shifts, metrics, sources, ...; repeatable.",
-)
-shard = click.option(
-    "--shard",
-    metavar="i/N",
-    callback=_parse_shard,
-    help="Measure this share of the images only, beside the other jobs of an array. Default: "
-    "from SLURM_ARRAY_TASK_ID, PBS_ARRAY_INDEX or LSB_JOBINDEX, else all images.",
-)
-
-
-# --- commands that several processes can share: `--nproc N`, or an outer torchrun
-
-
-class SharedCommand(click.Command):
-    """Remembers the arguments of the command line for the processes that `--nproc` starts."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments after remembering them."""
-        ctx.meta["words"] = list(args)
-        return super().parse_args(ctx, args)
-
-
-@contextmanager
-def _saving_on_signals() -> Iterator[None]:
-    """Ends as Ctrl-C does when a scheduler is about to end the process: finished parts are kept."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    names = ("SIGTERM", "SIGUSR1")  # what schedulers send; not all of them on Windows
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    in_main = threading.current_thread() is threading.main_thread()
-    numbers = [n for n in numbers if in_main and signal.getsignal(n) is signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def share(ctx: click.Context, work: Callable[[Group], int], *, nproc: int, device: str) -> int:
-    """Does `work` as one of the processes that share it, or starts them; returns an exit code."""
-    from aft_models.errors import AftModelsError
-    from shiftbench.run import distributed
-
-    if nproc > 1 and not distributed.in_torchrun():
-        name = ctx.command.name or ""
-        return distributed.launch(nproc, ["shiftbench_cli", name, *ctx.meta["words"]])
-    with _saving_on_signals(), distributed.joined(device) as group:
-        try:
-            return work(group)
-        except (ShiftbenchError, AftModelsError) as error:
-            if group.is_main or isinstance(error, distributed.LostProcessError):
-                raise
-            # The main process has the same error, and says it.
-            return error.exit_code if isinstance(error, ShiftbenchError) else 2
-        except KeyboardInterrupt:
-            if group.is_main and not distributed.is_launched():
-                raise
-            sys.exit(INTERRUPTED)  # whoever started us says it
+def plugins(group: Group = OPTIONS) -> Decorator:
+    """Load installed plug-ins, and the files of a repeatable option."""
+    text = "Python file that registers shifts, metrics, sources, ...; repeatable."
+    settings: dict[str, Any] = {"multiple": True, "type": PATH, "callback": _load_plugins}
+    return group(
+        "--plugin", "FILE.py", text, rare=True, is_eager=True, expose_value=False, **settings
+    )

@@ -1,4 +1,4 @@
-"""`shiftbench plot`."""
+"""`shiftbench plot`: draw records."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import click
 
 from shiftbench.errors import UsageError
 from shiftbench.files import format_of
-from shiftbench.records.choose import filter_by_dataset, filter_by_model, load_records
-from shiftbench.records.comparable import require_comparable
+from shiftbench.records.result import RUNS, load_records, select
 from shiftbench.report.plots import (
     ENDINGS,
     curves_figure,
@@ -17,29 +16,28 @@ from shiftbench.report.plots import (
     overview_figure,
     save_figure,
 )
-from shiftbench.report.table import build_tables
+from shiftbench.report.scores import leaderboard, score_cells
 from shiftbench_cli import options, render
+from shiftbench_cli.options import OPTIONS, PATH, Choice
 
 
-@click.command()
-@click.argument("folders", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
+@options.command("plot")
+@click.argument("folders", nargs=-1, metavar="[DIR]...", type=PATH)
 @options.picture("curves.png")
-@options.plugins
-@click.option(
+@OPTIONS(
     "--kind",
-    type=click.Choice(["curves", "overview", "heatmap"]),
+    "KIND",
+    "curves: adversarial accuracy against max shift; overview: against clean accuracy; heatmap: "
+    "accuracy at each offset (of a --full-grid run).",
+    type=Choice(["curves", "overview", "heatmap"]),
     default="curves",
-    show_default=True,
-    help="curves: against max shift; overview: clean accuracy against what is left under crops, a "
-    "dot per model; heatmap: accuracy at each offset (of a --full-grid run).",
 )
 @options.only_models
 @options.only_data
-@click.option("-a", "--attack", "attacks", multiple=True, help="Only this attack; repeatable.")
-@click.option("--allow-mixed", is_flag=True, help="Draw records of different images together.")
-@click.option(
-    "--dpi", type=click.IntRange(min=30), default=160, show_default=True, help="Dots per inch."
-)
+@OPTIONS("-a --attack attacks", "NAME", "Only this attack; repeatable.", multiple=True)
+@OPTIONS.flag("--allow-mixed", "Draw records of different images together.")
+@OPTIONS("--dpi", "N", "Dots per inch.", type=click.IntRange(30), default=160)
+@options.plugins()
 def command(
     folders: tuple[Path, ...],
     output: Path,
@@ -50,22 +48,25 @@ def command(
     allow_mixed: bool,
     dpi: int,
 ) -> None:
-    """Draw the records below each DIR (default results/runs)."""
+    """Plot the records below each DIR (default results/runs)."""
     format_of(output, ENDINGS)
-    records = load_records(folders or [Path("results/runs")], on_unreadable=render.left_out)
-    records = filter_by_model(filter_by_dataset(records, data), models)
+    records = load_records(folders or [RUNS], on_unreadable=render.left_out)
+    records = select(records, models=models, data=data)
     if kind == "curves":
         figure = curves_figure(records, attacks=attacks, allow_mixed=allow_mixed)
     elif kind == "overview":
-        require_comparable(records, what="an overview")
-        figure = overview_figure(build_tables(records)[0])
+        tables = leaderboard(score_cells(records))
+        if len(tables) > 1:
+            labels = "; ".join(table.label for table in tables)
+            raise UsageError(f"expected comparable records, got {labels}. Choose with --data")
+        figure = overview_figure(tables[0])
     elif len(records) == 1:
         figure = heatmap_figure(records[0], attacks=attacks)
     else:
-        names = ", ".join(f"{r.model.name} on {r.data.name}" for r in records)
+        names = ", ".join(f"{record.model.name} on {record.data.name}" for record in records)
         raise UsageError(
-            f"a heat map shows one record, got {len(records)} ({names}): "
-            "choose with --model and --data"
+            f"expected one record for a heat map, got {len(records)} ({names}). Choose with "
+            "--model and --data"
         )
     save_figure(figure, output, dpi=dpi)
-    click.echo(f"{output}: {kind} of {len(records)} record{'s' * (len(records) > 1)}", err=True)
+    render.note(f"{output}: {kind} of {len(records)} record{'s' * (len(records) > 1)}")

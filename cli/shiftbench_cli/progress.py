@@ -1,156 +1,178 @@
-"""How far a run is: live lines on a terminal, plain lines now and then when piped."""
+"""Progress on stderr: one live line per run on a terminal, plain lines in a file."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
+from typing_extensions import override
 
-from shiftbench.running.progress import Estimate, Progress, ProgressCallback
+from shiftbench.running.runner import Progress, ProgressCallback
 from shiftbench_cli import render
 
-PLAIN_SECONDS = 10.0  # between two plain lines of the same task
-ROOM_FOR_BARS = 100  # columns: on narrower terminals the counts alone say how far it is
+PLAIN_SECONDS = 10.0  # between two plain lines of a run
+PIPE_SECONDS = 0.2  # between two lines to the parent process
+ROOM_FOR_BARS = 90  # columns; narrower terminals show the numbers alone
 
 
 class RunProgress:
-    """What a run shows on stderr while it works."""
+    """Display of one run after another."""
 
-    def __init__(self, console: Console, *, remarks: bool = True, progress: bool = True) -> None:
-        """Shows remarks, or nothing at all; and progress, or only remarks."""
-        self._console, self._remarks, self._progress = console, remarks, remarks and progress
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        """Print to a console; `quiet`: notes alone."""
+        self._console, self._quiet = console, quiet
         self._bars: Bars | None = None
+        self.predicted = False  # becomes True with the first forward pass
 
-    def model(self, name: str) -> ProgressCallback | None:
-        """Begins the lines of a model."""
-        if not self._progress:
+    def run(self, title: str) -> ProgressCallback:
+        """Start the display of a run."""
+        show = self._display(title)
+
+        def update(progress: Progress) -> None:
+            self.predicted |= progress.passes > 0
+            if show is not None:
+                show(progress)
+
+        return update
+
+    def _display(self, title: str) -> ProgressCallback | None:
+        if self._quiet:
             return None
-        return self._live(name) if render.is_live(self._console) else self._plain(name)
+        return self._live(title) if render.is_live(self._console) else self._plain(title)
 
-    def remark(self, text: str) -> None:
-        """A sentence besides the lines; above those that are live."""
-        if self._remarks:
-            self._console.print(Text(text), soft_wrap=self._bars is None)
+    def note(self, text: str) -> None:
+        """Print a line, above a live one."""
+        self._console.print(Text(text), soft_wrap=self._bars is None)
 
     def close(self) -> None:
-        """Leaves live lines as they are."""
+        """Leave the live line as it is."""
         if self._bars is not None:
             self._bars.stop()
+            self._bars = None
 
-    def _live(self, name: str) -> ProgressCallback:
-        """One live line per task, below the name of the model and the lines of the last one."""
-        self.close()
-        self._console.print(Text(name, style="bold"))
-        bar = [BarColumn(bar_width=12)] if self._console.width >= ROOM_FOR_BARS else []
-        bars = self._bars = Bars(
-            TextColumn("{task.description}"),
-            *bar,
-            TextColumn("{task.completed:.0f}/{task.total:.0f}", justify="right"),
-            TextColumn("{task.fields[state]}"),
-            console=self._console,
-        )
-        bars.start()
-        ids: dict[str, TaskID] = {}
+    def _live(self, title: str) -> ProgressCallback:
+        bar = [BarColumn(bar_width=16)] if self._console.width >= ROOM_FOR_BARS else []
+        if self._bars is None:
+            self._bars = Bars(
+                TextColumn("{task.description}", markup=False),
+                *bar,
+                TextColumn("{task.fields[state]}", markup=False),
+                console=self._console,
+            )
+            self._bars.start()
+        bars, began = self._bars, time.monotonic()
+        task = bars.add_task(title, total=1.0, state="loading images")
 
-        def show(event: Estimate | Progress) -> None:
-            if isinstance(event, Estimate):
-                self.remark(forecast(event))
-                return
-            if event.metric not in ids:
-                ids[event.metric] = bars.add_task(_words(event.metric), state="")
-            far = round(event.done + event.under_way, 1)
-            bars.update(ids[event.metric], completed=far, total=event.total, state=_state(event))
+        def show(progress: Progress) -> None:
+            state = describe(progress, time.monotonic() - began)
+            bars.update(task, completed=fraction(progress), state=state)
 
         return show
 
-    def _plain(self, name: str) -> ProgressCallback:
-        """A line per task every few seconds, and one when it is done."""
-        last: dict[str, float] = {}
-        finished: set[str] = set()
+    def _plain(self, title: str) -> ProgressCallback:
+        began = last = time.monotonic()
+        ended = False
 
-        def show(event: Estimate | Progress) -> None:
-            if isinstance(event, Estimate):
-                self.remark(f"{name}: {forecast(event)}")
+        def show(progress: Progress) -> None:
+            nonlocal last, ended
+            now = time.monotonic()
+            if ended or (now - last < PLAIN_SECONDS and progress.images < progress.total):
                 return
-            now, metric = time.monotonic(), event.metric
-            due = now - last.setdefault(metric, now) >= PLAIN_SECONDS
-            if metric in finished or not (due or event.done == event.total):
-                return
-            last[metric] = now
-            finished.update({metric} if event.done == event.total else ())
-            far = event.done + event.under_way
-            line = f"{name}: {_words(metric)} {far:.0f}/{event.total} {_state(event)}"
-            self.remark(line.rstrip())
+            last, ended = now, progress.images >= progress.total
+            self.note(f"{title}: {describe(progress, now - began)}")
 
         return show
 
 
-def _words(task: str) -> str:
-    return task.replace("_", " ")
+class PipedProgress(RunProgress):
+    """Progress of a process of `--nproc`, as JSON lines on stdout for the parent process."""
+
+    @override
+    def _display(self, title: str) -> ProgressCallback:
+        last = 0.0
+
+        def report(progress: Progress) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last > PIPE_SECONDS or progress.images >= progress.total:
+                last = now
+                render.print_text(json.dumps({"run": title, **asdict(progress)}) + "\n")
+
+        return report
 
 
-def forecast(estimate: Estimate) -> str:
-    """What the work may take, before it begins."""
-    words = f"at most {_short(estimate.passes)} forward passes, about {_duration(estimate.seconds)}"
-    return f"{words}; images that break early need fewer"
+def fraction(progress: Progress) -> float:
+    """Return the fraction of the work that is done, at least."""
+    done = [
+        progress.images / max(progress.total, 1),
+        progress.passes / max(progress.most_passes, 1),
+    ]
+    return min(1.0, max(done))
 
 
-def _duration(seconds: float) -> str:
-    """A time in one unit: 40 s, 12 min, 5 h, 3 days."""
-    for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s"
+def describe(progress: Progress, seconds: float) -> str:
+    """Return images, forward passes, speed and the longest time left.
+
+    >>> describe(Progress(images=30, total=120, passes=900, most_passes=9000), 3.0)
+    '30/120 images, 900 passes, 300/s, at most 0:09 left'
+    """
+    words = [f"{progress.images}/{progress.total} images", f"{short(progress.passes)} passes"]
+    done = fraction(progress)
+    if seconds > 0 and progress.passes:
+        words.append(f"{short(round(progress.passes / seconds))}/s")
+        if done < 1:
+            words.append(f"at most {clock(round(seconds * (1 - done) / max(done, 1e-9)))} left")
+    return ", ".join(words)
 
 
-def _state(tally: Progress) -> str:
-    """Speed, forward passes, time left and the score so far."""
-    words = []
-    if tally.measured and tally.seconds > 0:
-        speed = tally.measured / tally.seconds
-        left = round(max(0.0, tally.total - tally.done - tally.under_way) / speed)
-        words += [f"{speed:.1f} img/s", f"{_short(tally.passes)} passes", f"{_clock(left)} left"]
-    if tally.score is not None:
-        words.append(f"{tally.score.text()}{'%' if tally.score.is_fraction else ''}")
-    return " ".join(words)
+def forecast(passes: int, seconds: float) -> str:
+    """Return what a run may take.
+
+    >>> forecast(27_000, 95.0)
+    'at most 27.0k forward passes, 1:35'
+    """
+    return f"at most {short(passes)} forward passes, {clock(round(seconds))}"
 
 
-def _short(count: int) -> str:
-    """Four digits at most: 950, 27.0k, 98.3M."""
+def short(count: int) -> str:
+    """Return a count with at most four digits: 950, 27.0k, 98.3M."""
     if count < 1000:
         return str(count)
     return f"{count / 1e3:.1f}k" if count < 999_950 else f"{count / 1e6:.1f}M"
 
 
-def _clock(seconds: int) -> str:
+def clock(seconds: int) -> str:
+    """Return a time as minutes and seconds, or with hours."""
     minutes, rest = divmod(seconds, 60)
     if minutes < 60:
         return f"{minutes}:{rest:02d}"
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-class _LogLines(logging.Handler):
-    """Warnings of the library, as remarks."""
+class _Warnings(logging.Handler):
+    """Warnings of the library, as notes."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
-        self._say = say
+        self._show = show
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._say(f"{record.levelname.lower()}: {record.getMessage()}")
+        self._show(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 @contextmanager
-def run_progress(*, quiet: bool, speak: bool = True) -> Iterator[RunProgress]:
-    """Progress on stderr; `quiet` leaves the remarks and warnings, `speak=False` nothing."""
-    progress = RunProgress(render.stderr(), remarks=speak, progress=not quiet)
-    logger, handler = logging.getLogger("shiftbench"), _LogLines(progress.remark)
+def run_progress(*, quiet: bool = False, piped: bool = False) -> Iterator[RunProgress]:
+    """Show progress and warnings; `piped`: report progress to the parent process."""
+    progress = (PipedProgress if piped else RunProgress)(render.stderr(), quiet=quiet)
+    logger, handler = logging.getLogger("shiftbench"), _Warnings(progress.note)
     logger.addHandler(handler)
     logger.propagate = False
     try:

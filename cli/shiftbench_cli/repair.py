@@ -1,77 +1,80 @@
-"""`shiftbench repair`: which remedies apply to a model, what each changes, and what it costs."""
+"""`shiftbench repair`: compare remedies on a model."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
 
-import click
-
-from shiftbench.auditing.trials import RepairTrial, repair
+from shiftbench.auditing.trials import PROBED, RepairTrial, repair
 from shiftbench_cli import options, render
+from shiftbench_cli.options import OPTIONS
+
+WITH_LABELS = 100  # images for accuracies; changes and costs need fewer
 
 
-@click.command("repair")
-@options.model
-@options.checkpoint
-@click.option(
-    "-r",
-    "--remedy",
-    "chosen",
+@options.command("repair")
+@options.model("Model without remedies, e.g. timm:resnet50.")
+@options.checkpoint()
+@OPTIONS(
+    "-r --remedy chosen",
+    "NAME",
+    "Remedies to try, e.g. circular+aps; repeatable.  [default: all]",
     multiple=True,
-    help="Remedies to try, such as circular+aps; repeatable. Default: all.",
 )
-@options.data("Images to use; accuracy is measured too.")
-@options.images(8)
-@click.option("--explain", is_flag=True, help="List the layers that each remedy changes.")
+@options.data("Images; their accuracy under crops is reported too.")
+@options.limit(f"Number of images.  [default: {WITH_LABELS} with --data, else {PROBED}]")
+@OPTIONS.flag("--explain", "List the layers that each remedy changes.")
 @options.printed("json")
-@options.plugins
+@options.plugins()
 def command(
     model: str,
     checkpoint: Path | None,
     chosen: tuple[str, ...],
     data: str | None,
-    images: int,
+    limit: int | None,
     explain: bool,
     kind: str,
 ) -> None:
-    """Show which remedies apply to a model, what each changes, and what it costs.
+    """Compare remedies on a model: what each changes, costs and gains.
 
-    Change: how much the centered logits move, relative to their size, under a cyclic shift by one
-    pixel and by half a pixel on both axes, for the first eight images. Cost: CPU time of a forward
-    pass relative to the original. With --data, top-1 is the share of right answers, and "crops" of
-    answers that stay right at every crop moved by up to 1 and up to 2 pixels, as a camera moves.
+    Nothing is trained, and the model is not modified. Change: relative change of the centered
+    logits under a cyclic shift of 1 px and 1/2 px. Cost: CPU time relative to the original. With
+    --data: accuracy, and adversarial accuracy under crop shifts of up to 1 px and 2 px.
 
-    No remedy is trained here. Use one by its name: `shiftbench run -m MODEL+select`.
+    Use a remedy by its name: `shiftbench run -m MODEL+select:12`.
     """
+    images = limit or (PROBED if data is None else WITH_LABELS)
     trials = repair(model, remedies=chosen, data=data, images=images, checkpoint=checkpoint)
     if kind == "json":
-        render.print_json(
-            [
-                {
-                    **asdict(trial),
-                    "scores": [asdict(score) for score in trial.scores],
-                    "new_parameters": trial.new_parameters,
-                    "needs_finetuning": trial.needs_finetuning,
-                }
-                for trial in trials
-            ]
-        )
+        render.print_json([_row(trial) for trial in trials])
         return
     _print(model, trials)
-    if explain:
-        _explain(trials)
+    for trial in trials if explain else ():
+        for report in trial.reports:
+            rows = [(c.layer or "(the model)", c.kind, c.what) for c in report.changed]
+            rows += [(o.where, "", f"not reached: {o.why}") for o in report.unchanged]
+            title = f"{trial.remedies}: {report.remedy}"
+            render.print_table(("layer", "kind", "change"), rows, title=title)
+
+
+def _row(trial: RepairTrial) -> dict[str, object]:
+    return {
+        **asdict(trial),
+        "scores": [asdict(score) for score in trial.scores],
+        "new_parameters": trial.new_parameters,
+        "needs_finetuning": trial.needs_finetuning,
+    }
 
 
 def _print(model: str, trials: list[RepairTrial]) -> None:
-    measured = [t for t in trials if not t.refused]
+    tried = [trial for trial in trials if not trial.refused]
     columns = ["remedy", "layers\nchanged", "not\nreached", "change\n1 px", "change\n1/2 px"]
     columns += ["cost", "new\nparams", "fine-\ntune"]
-    columns += ["top-1", "crops\n1 px", "crops\n2 px"][: max(len(t.right) for t in measured)]
+    columns += ["top-1", "crops\n1 px", "crops\n2 px"][: max(len(t.right) for t in tried)]
     rows = []
-    for t in measured:
+    for t in tried:
         row = [
-            t.remedies or "(as it is)",
+            t.remedies or "(original)",
             f"{t.changed:,}" if t.remedies else "",
             f"{t.unchanged:,}" if t.unchanged else "",
             f"{t.whole:.1e}",
@@ -79,20 +82,11 @@ def _print(model: str, trials: list[RepairTrial]) -> None:
             f"{t.cost:.1f}x",
             f"{t.new_parameters:,}" if t.new_parameters else "",
             "yes" if t.needs_finetuning else "",
-            *map(render.shown, t.scores),
+            *(f"{score.text()}\n{score.interval()}" for score in t.scores),
         ]
         rows.append(row + [""] * (len(columns) - len(row)))
-    title = f"{model}: remedies, {measured[0].images} images, nothing trained"
+    title = f"{model}: remedies, {tried[0].images} images"
     render.print_table(columns, rows, title=title, numeric=columns[1:])
     for t in trials:
         if t.refused:
             render.note(f"{t.remedies}: {t.refused}")
-
-
-def _explain(trials: list[RepairTrial]) -> None:
-    for trial in trials:
-        for report in trial.reports:
-            rows = [(c.layer or "(the model)", c.kind, c.what) for c in report.changed]
-            rows += [(o.where, "", f"not reached: {o.why}") for o in report.unchanged]
-            title = f"{trial.remedies}: {report.remedy}"
-            render.print_table(("layer", "kind", "what"), rows, title=title)

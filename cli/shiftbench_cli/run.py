@@ -1,321 +1,347 @@
-"""`shiftbench run`: evaluate models under attacks."""
+"""`shiftbench run`: evaluate models under image shifts."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from shiftbench.data import ImageSet, load_dataset
-from shiftbench.errors import UsageError
+from aft_models.errors import AftModelsError
+from shiftbench.data import ImageSet
+from shiftbench.errors import ShiftbenchError, UsageError
+from shiftbench.logs import log_result
 from shiftbench.models import default_models, parse_models
 from shiftbench.models.names import require_one_model
-from shiftbench.records.choose import RUNS
-from shiftbench.records.record import Record, log_record, read_record, record_folder
-from shiftbench.running.distributed import Group, Shard
-from shiftbench.running.engine import AUTO, ENGINES, PRECISIONS
-from shiftbench.running.job import Settings
+from shiftbench.records.result import RUNS, Result, load_record, record_folder
+from shiftbench.report.public import narrowed, public_results
+from shiftbench.report.scores import DEFAULT_SORT, score_cells
+from shiftbench.report.scores import leaderboard as build_tables
+from shiftbench.report.thresholds import Limit, missed, planned_scores, worse
+from shiftbench.running.predict import PRECISIONS
 from shiftbench.running.runner import Execution
-from shiftbench.running.suite import Measurement, read_suite, run_suite
-from shiftbench_cli import options, scoreboard
-from shiftbench_cli.gates import EXIT_CODE, parse_gates, worse_than
-from shiftbench_cli.progress import run_progress
-from shiftbench_cli.submit import SYSTEMS, follow, submit
+from shiftbench.running.runner import run as run_one
+from shiftbench.running.shards import NO_IMAGES, Shard, shard_of_environment
+from shiftbench.running.suite import RunSpec, read_suite
+from shiftbench.scores import ScoreName
+from shiftbench_cli import options, render
+from shiftbench_cli.main import MISSED, explain
+from shiftbench_cli.options import COUNT, PATH, Choice, Group
+from shiftbench_cli.processes import end_with_parent, interruptible, is_worker, run_shards
+from shiftbench_cli.progress import RunProgress, run_progress
+from shiftbench_cli.submit import require_progress, submit_slurm
+
+OF_ONE_RUN = ("name", "checkpoint", "strip_prefix", "split", "class_map")
 
 
 def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
-    """None stands for `auto`."""
-    if value == "auto":
-        return None
-    if not value.isdecimal() or int(value) < 1:
+    """Read a number, or None for `auto`."""
+    if value != "auto" and (not value.isdecimal() or int(value) < 1):
         raise click.BadParameter(f"expected auto or a whole number of 1 or more, got {value!r}")
-    return int(value)
+    return None if value == "auto" else int(value)
 
 
-@click.command(cls=options.SharedCommand, name="run")
+def _shard(ctx: click.Context, param: click.Parameter, text: str | None) -> Shard:
+    """Read the shard of the option, else that of a scheduler."""
+    if text is not None or ctx.resilient_parsing:
+        return Shard.parse(text or "1/1")
+    shard, source = shard_of_environment() or (Shard(), "")
+    if source and not is_worker():
+        click.echo(f"shard {shard} ({source})", err=True)
+    return shard
+
+
+MODEL, DATA, EVALUATION, EXECUTION = map(Group, ("Model", "Data", "Evaluation", "Execution"))
+OUTPUT, CHECKS = map(Group, ("Output", "CI checks (exit code 3)"))
+
+
+@options.command("run")
 @click.argument("suite", required=False, shell_complete=options.complete_suites)
-@options.models(named=True)
-@options.checkpoint
-@options.strip_prefix
-@click.option("--name", help="Name to show in records and tables; same as -m NAME=MODEL.")
-@options.suite_data
-@options.root
-@click.option("--split", help="Part of the data set. Default: the usual evaluation split.")
-@click.option(
-    "-a",
-    "--attack",
-    "attacks",
+@options.models("Model to evaluate, e.g. timm:resnet50+select:12; repeatable.", group=MODEL)
+@options.checkpoint(MODEL)
+@options.strip_prefix(MODEL)
+@MODEL("--name", "NAME", "Name of the model in records; same as -m NAME=MODEL.", rare=True)
+@options.data(
+    "Dataset, e.g. imagenet:/data or folder:/photos.  [default: scenes]", group=DATA, multiple=True
+)
+@DATA("--split", "NAME", "Dataset split.  [default: the usual test split]")
+@options.limit("Evaluate a fixed, class-balanced subset of N images.", group=DATA)
+@DATA("--class-map", "FILE", "JSON or CSV: class name to model output index.", type=PATH)
+@DATA("--crop-pct", "RULE", "Resize: paper (256/224), model, or a fraction.", default="paper")
+@DATA(
+    "--pad",
+    "MODE",
+    "If an image is too small to shift: none, reflect, zeros.",
+    type=Choice(["none", "reflect", "zeros"]),
+    default="none",
+)
+@DATA.flag("--download", "Download a missing dataset.", rare=True)
+@DATA.flag("--skip-bad", "Leave out unreadable images.", rare=True)
+@options.suite_root(DATA)
+@EVALUATION(
+    "-a --attack attacks",
+    "NAME[:STEP]",
+    "crop, bilinear, integer, half, all or none; repeatable.  [default: all]",
     multiple=True,
     default=("all",),
-    metavar="NAME[:STEP]",
-    help="Attack to run, all (default) or none; bilinear:1/4 has steps of 1/4 px; repeatable.",
     shell_complete=options.names_of("attacks", "all", "none"),
 )
-@click.option("--max-shift", default=6, show_default=True, help="Radius of the grid, in steps.")
-@click.option("--step", help="Pixels per step, such as 1/4. Default: each attack's own.")
-@click.option(
-    "--consistency/--no-consistency", default=True, help="Random-shift consistency. Default: on."
+@EVALUATION(
+    "--max-shift", "STEPS", "Grid radius: 6 = crop 6 px, half 3 px, bilinear 1 px.", default=6
 )
-@click.option(
-    "--metric",
-    "metrics",
+@EVALUATION(
+    "--metric metrics",
+    "NAME",
+    "Additional metric, see `shiftbench list metrics`; repeatable.",
     multiple=True,
-    help="Extra metric to measure; repeatable.",
     shell_complete=options.names_of("metrics"),
 )
-@click.option("--repeats", default=1, show_default=True, help="Random shifts per image.")
-@click.option(
-    "--mode", default="exhaustive", show_default=True, help="exhaustive or sampled:K offsets."
+@EVALUATION.flag("--no-consistency", "Skip the random-shift consistency metrics.")
+@EVALUATION.flag("--full-grid", "Do not stop at an image's first error (for heat maps).")
+@EVALUATION("--step", "PIXELS", "Distance of offsets, e.g. 1/4.  [default: per attack]", rare=True)
+@EVALUATION("--attack-limit", "N", "Attack only N of the images.", rare=True, type=COUNT)
+@EVALUATION(
+    "--consistency-samples", "N", "Random shifts per image.", rare=True, type=COUNT, default=1
 )
-@click.option("--full-grid", is_flag=True, help="Measure every offset of every image.")
-@click.option("--limit", type=click.IntRange(min=1), help="Use a fixed, class-balanced subset.")
-@click.option(
-    "--search-limit", type=click.IntRange(min=1), help="Search the grids on a subset only."
+@EVALUATION("--seed", "N", "Seed of random shifts and of subsets.", rare=True, default=0)
+@EVALUATION(
+    "--precision", "|".join(PRECISIONS), "Arithmetic of the model.", rare=True, default="fp32"
 )
-@click.option(
-    "--class-map", type=click.Path(path_type=Path), help="JSON or CSV: class name to index."
-)
-@click.option("--download", is_flag=True, help="Download the data set if it is missing.")
-@click.option("--skip-bad", is_flag=True, help="Skip unreadable images and count them.")
-@click.option("--verify-data", is_flag=True, help="Read every file to check the fingerprint.")
-@click.option(
-    "-b",
-    "--batch-size",
-    metavar="N|auto",
+@options.device(EXECUTION)
+@EXECUTION(
+    "-b --batch-size",
+    "N|auto",
+    "Images per forward pass; does not affect scores.",
     default="auto",
     callback=_batch_size,
-    help="Images per forward pass; auto (default) is the largest number that fits.",
 )
-@click.option("-j", "--workers", type=click.IntRange(min=0), help="Data loading processes.")
-@options.device
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default="fp32",
-    show_default=True,
-    help="Arithmetic of the forward pass.",
+@EXECUTION("-j --workers", "N", "Data-loading processes.", type=click.IntRange(0))
+@options.nproc(EXECUTION)
+@EXECUTION(
+    "--shard",
+    "i/N",
+    "Predict this share of the images.  [default: that of a job array]",
+    rare=True,
+    callback=_shard,
 )
-@click.option(
-    "--engine",
-    type=click.Choice([AUTO, *ENGINES]),
-    default=AUTO,
-    show_default=True,
-    help="Backend of the forward pass; onnx is ONNX Runtime, auto takes it on a CPU where it pays.",
+@EXECUTION(
+    "--submit", "slurm", "Submit the command as a job array.", rare=True, type=Choice(["slurm"])
 )
-@options.nproc
-@options.shard
-@click.option(
-    "--submit",
-    "system",
-    type=click.Choice(SYSTEMS),
-    default="no",
-    help="Submit the command as an array of jobs to SLURM, or as processes of this machine.",
+@EXECUTION("--jobs", "N", "Tasks of the job array.", rare=True, type=COUNT, default=8)
+@EXECUTION(
+    "--slurm",
+    "KEY=VALUE,...",
+    "Options of sbatch, e.g. partition=gpu,time=60,gpus=1.",
+    rare=True,
+    default="",
 )
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=8, show_default=True, help="Jobs to submit."
-)
-@click.option(
-    "--slurm", metavar="KEY=VALUE,...", help="Of the jobs, such as partition=gpu,time=60,gpus=1."
-)
-@click.option("--wait", is_flag=True, help="Follow submitted jobs to their end.")
-@click.option("--crop-pct", default="paper", show_default=True, help="paper, model or a fraction.")
-@click.option(
-    "--pad",
-    type=click.Choice(["none", "reflect", "zeros"]),
-    default="none",
-    show_default=True,
-    help="How to pad images that are too small for the shifts.",
-)
-@click.option("--seed", default=0, show_default=True, help="Seed of random shifts and of --limit.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Where records go. Default: results/runs; of a suite, the folder of its name below.",
-)
-@click.option(
-    "--resume/--fresh", default=True, help="Reuse finished work (default), or start over."
-)
-@click.option(
-    "--fail-under",
+@EXECUTION.flag("--wait", "Wait until the job array has ended.", rare=True)
+@EXECUTION.flag("--dry-run", "Print the job script; submit nothing.", rare=True)
+@OUTPUT("-o --output", "DIR", "Directory for records.  [default: results/runs]", type=PATH)
+@OUTPUT.flag("--fresh", "Discard existing records instead of resuming.")
+@OUTPUT.flag("--leaderboard", "Rank the results among the public models.")
+@options.printed("json", "csv", group=OUTPUT)
+@options.quiet(OUTPUT)
+@options.loggers(OUTPUT)
+@options.plugins(OUTPUT)
+@CHECKS(
+    "--fail-below",
+    "SCORE=X",
+    "Fail if SCORE < X, e.g. adversarial_crop=0.7; repeatable.",
     multiple=True,
-    metavar="SCORE=NUMBER",
-    help="Exit with code 3 if a score such as top1, or the end of its interval, top1_low, is lower "
-    "than this fraction; repeatable.",
 )
-@click.option(
-    "--fail-over",
+@CHECKS(
+    "--fail-above",
+    "SCORE=X",
+    "Fail if SCORE > X, e.g. change_integer=0.05; repeatable.",
     multiple=True,
-    metavar="SCORE=NUMBER",
-    help="The same for scores of which less is better, such as change_integer; repeatable.",
 )
-@click.option(
-    "--fail-worse",
-    type=click.Path(path_type=Path),
-    metavar="RECORD",
-    help="Exit with code 3 if a score is significantly worse than this record's.",
+@CHECKS(
+    "--fail-if-worse",
+    "RECORD",
+    "Fail if a score is significantly worse than in RECORD.",
+    type=PATH,
 )
-@options.logs
-@options.printed("json", "csv")
-@options.board
-@options.plugins
-@options.quiet
 @click.pass_context
 def command(
     ctx: click.Context,
-    /,
     suite: str | None,
-    root: Path | None,
+    suite_root: Path | None,
     models: tuple[str, ...],
-    checkpoint: Path | None,
-    strip_prefix: str | None,
-    name: str | None,
     data: tuple[str, ...],
-    split: str | None,
-    class_map: Path | None,
-    download: bool,
-    verify_data: bool,
-    consistency: bool,
-    full_grid: bool,
+    no_consistency: bool,
+    device: str,
     batch_size: int | None,
     workers: int | None,
-    device: str,
     nproc: int,
-    shard: Shard | None,
-    system: str,
+    shard: Shard,
+    submit: str | None,
     jobs: int,
-    slurm: str | None,
+    slurm: str,
     wait: bool,
+    dry_run: bool,
     output: Path | None,
-    resume: bool,
-    fail_under: tuple[str, ...],
-    fail_over: tuple[str, ...],
-    fail_worse: Path | None,
-    logs: tuple[str, ...],
+    fresh: bool,
+    leaderboard: bool,
     kind: str,
-    board: bool,
     quiet: bool,
-    **choices: Any,
+    loggers: tuple[str, ...],
+    fail_below: tuple[str, ...],
+    fail_above: tuple[str, ...],
+    fail_if_worse: Path | None,
+    **fields: Any,
 ) -> int:
-    """Evaluate models under attacks.
+    r"""Evaluate models under image shifts and print one row of scores per model.
 
-    SUITE is a whole benchmark: a YAML file with models, data and settings, or paper or board, which
-    come with shiftbench. Options that are given hold for all of it; --model chooses some of its
-    models, --data says where its data sets are.
+    SUITE is a YAML file of runs; options that are typed win over it. Repeat a command to resume.
 
-    With no options: the bundled models on the embedded data set `scenes`, every attack. Without
-    --model: the bundled models that were trained on --data.
-
-    A model of your own is FILE.py:FUNCTION. The function returns the model, or the model and what
-    it expects of images: {"input_size": 96, "mean": 0.5, "std": 0.5}, or its transform.
+    \b
+    shiftbench run -m timm:resnet50 -d imagenet:/data -a crop --max-shift 3
+    shiftbench run -m net.py:build -m net.py:build+select:12 -d folder:/photos -a crop
     """
-    about: dict[str, Any] = {"checkpoint": checkpoint, "strip_prefix": strip_prefix}
-    about |= {"split": split, "class_map": class_map}
-    if suite is None and len(data) > 1:
+    given = options.typed(ctx, fields)
+    if no_consistency:
+        given["consistency"] = fields["consistency"] = ()
+    if suite is None:
+        specs = _specs(models, data, fields)
+    else:
+        for key in given.keys() & {*OF_ONE_RUN}:
+            raise UsageError(f"--{key.replace('_', '-')} is of one run. Write it into {suite}")
+        specs = read_suite(suite, root=suite_root, data=data, models=models)
+        specs = [spec.changed(**given) for spec in specs]
+    limits = _limits(specs, fail_below, fail_above)
+    baseline = None if fail_if_worse is None else load_record(fail_if_worse)
+    folder = output or (RUNS if suite is None else RUNS / Path(suite).stem)
+    if submit is not None:
+        words = ctx.meta["words"]
+        return submit_slurm(words, folder, jobs=jobs, slurm=slurm, wait=wait, dry_run=dry_run)
+    execution = Execution(device, batch_size, workers, shard)
+    printed, code = set[str](), 0
+    end_with_parent()
+    with interruptible(), run_progress(quiet=quiet, piped=is_worker()) as progress:
+        if nproc > 1 and not is_worker():
+            if fresh:
+                _discard(specs, folder)
+            words = [word for word in ctx.meta["words"] if word != "--fresh"]
+            codes, printed = run_shards(words, shard.split(nproc), progress)
+            code, fresh = max(0, *codes), False
+            if code:  # what failed in one process would fail here as well
+                execution = replace(execution, shard=NO_IMAGES)
+        try:
+            results, errors = _evaluate(
+                specs, folder, execution, progress, fresh=fresh, narrow=leaderboard
+            )
+        except (ShiftbenchError, AftModelsError) as error:
+            if f"error: {explain(error)[0]}" in printed:
+                return code
+            raise
+        except KeyboardInterrupt:
+            require_progress(predicted=progress.predicted)
+            raise
+    for error in errors:
+        if error not in printed:
+            render.note(error)
+    if is_worker():
+        return 1 if errors else 0
+    for result in results if loggers else ():
+        name = record_folder(folder, result.model.name, result.data.name).name
+        log_result(result, loggers, folder / "logs" / name)
+    rivals = public_results() if leaderboard and kind == "table" else []
+    sort = DEFAULT_SORT if leaderboard else "model"
+    render.print_results(results, kind, build_tables(score_cells([*results, *rivals]), sort=sort))
+    problems = missed(score_cells(results), limits)
+    problems += [] if baseline is None else worse(baseline, results)
+    for problem in problems:
+        render.note(f"failed: {problem}")
+    return code or (1 if errors else MISSED if problems else 0)
+
+
+def _specs(models: Sequence[str], data: Sequence[str], fields: dict[str, Any]) -> list[RunSpec]:
+    """Return the runs that options describe."""
+    if len(data) > 1:
         raise UsageError(f"expected one --data without a suite, got {len(data)}")
-    for option, value in {"name": name, **about}.items() if suite is not None else ():
-        if value is not None:
-            raise UsageError(f"--{option.replace('_', '-')} is of one model: write it into {suite}")
-    if checkpoint is not None:
+    source = data[0] if data else "scenes"
+    if fields["checkpoint"] is not None:
         require_one_model(models)
-    if name is not None and len(models) != 1:
-        raise UsageError(f"--name is for one --model, and {len(models)} were given")
-    if full_grid and choices["mode"] != "exhaustive":
-        raise UsageError(f"--full-grid visits every offset: leave --mode {choices['mode']} out")
-    if full_grid:
-        choices["mode"] = "full_grid"
-    if not consistency:
-        choices["consistency"] = ()
-    settings = Settings(**choices)  # every other option is a field of it
-    place = output or (RUNS if suite is None else RUNS / Path(suite).stem)
-
-    @cache
-    def opened(data: str, split: str | None, class_map: Path | None) -> ImageSet:
-        return load_dataset(
-            data, split=split, download=download, class_map=class_map, verify=verify_data
-        )
-
-    def plan() -> list[Measurement]:
-        """What is to be measured; options that were given hold for every run of a suite."""
-        if suite is not None:
-            given = {k: v for k, v in choices.items() if _is_given(ctx, k, full_grid=full_grid)}
-            runs = read_suite(suite, root=root, data=data, models=models)
-            return [replace(one, settings=replace(one.settings, **given)) for one in runs]
-        spec = data[0] if data else "scenes"
-        dataset = opened(spec, split, class_map)
-        used = settings.for_data(dataset)
-        specs = parse_models(models or default_models(dataset.name))
-        specs = [replace(one, label=name or one.label) for one in specs]
-        return [Measurement(one, used, spec, **about) for one in specs]
-
-    def work(group: Group) -> int:
-        with group.raise_on_all_ranks():
-            runs = plan()
-            gates = []
-            if fail_under or fail_over:
-                gates = parse_gates(fail_under, fail_over, [one.settings for one in runs])
-            baseline = None if fail_worse is None else read_record(fail_worse)
-        records: dict[str, Record] = {}  # by model and data
-        problems: dict[str, list[str]] = {}  # sentence -> the models that failed so
-        with run_progress(quiet=quiet, speak=group.is_main) as progress:
-            for outcome in run_suite(
-                runs,
-                place,
-                load_data=lambda one: opened(one.data, one.split, one.class_map),
-                execution=Execution(device, batch_size, workers, group, shard),
-                fresh=not resume,
-                callback=progress.model,
-            ):
-                shown, result = outcome.name, outcome.result
-                if outcome.error is not None and suite is None and len(runs) == 1:
-                    raise outcome.error
-                if result is None:
-                    problems.setdefault(str(outcome.error), []).append(shown)
-                    progress.remark(f"{shown} failed: see the error at the end")
-                elif result.record is None or result.requested is None:
-                    progress.remark(f"{shown}: {result.left} images left to other shards")
-                else:
-                    record = result.record
-                    folder = record_folder(place, record.model.name, record.data.name)
-                    records[folder.name] = result.requested if suite is None else record
-                    if result.reused:
-                        progress.remark(f"{shown}: already complete: {record.folder}")
-                    if group.is_main and logs:
-                        log_record(record, logs, place / "logs" / folder.name)
-        finished = list(records.values())
-        complaints = [words for gate in gates for words in map(gate.complaint, finished) if words]
-        if baseline is not None:
-            complaints += [words for record in finished for words in worse_than(baseline, record)]
-        if group.is_main:
-            scoreboard.print_run(finished, kind, board=board)
-            for sentence, names in problems.items():
-                click.echo(f"error: {', '.join(dict.fromkeys(names))} failed: {sentence}", err=True)
-            for complaint in complaints:
-                click.echo(f"failed: {complaint}", err=True)
-        return 1 if problems else EXIT_CODE if complaints else 0
-
-    if system != "no":
-        plan()  # mistakes are told now, not by every job
-        logs_folder = place / "jobs"
-        words = ["run", *ctx.meta["words"]]
-        sent = submit(words, logs_folder, system=system, jobs=jobs, options=slurm)
-        click.echo(f"{jobs} jobs, {sent[0].job_id} the first: logs in {logs_folder}", err=True)
-        if not wait:
-            return 0
-        failed = follow(sent)
-        for sentence in failed:
-            click.echo(f"error: {sentence}", err=True)
-        if failed:
-            return 1
-    return options.share(ctx, work, nproc=nproc, device=device)
+    if fields["name"] is not None and len(models) != 1:
+        raise UsageError(f"expected one --model with --name, got {len(models)}")
+    texts = list(dict.fromkeys(models or default_models(source.partition(":")[0])))
+    names = {text: model.label for text, model in zip(texts, parse_models(texts), strict=True)}
+    fields = {**fields, "data": source}
+    return [
+        RunSpec(model=text, **{**fields, "name": fields["name"] or name})
+        for text, name in names.items()
+    ]
 
 
-def _is_given(ctx: click.Context, option: str, *, full_grid: bool) -> bool:
-    """Whether an option stands on the command line, --full-grid for the mode."""
-    return ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE or (
-        full_grid and option == "mode"
-    )
+def _limits(specs: Sequence[RunSpec], below: Sequence[str], above: Sequence[str]) -> list[Limit]:
+    """Read limits before a model is loaded."""
+    if not below and not above:
+        return []
+    scores = _planned(specs)
+    limits = [Limit.parse(text, above=False, scores=scores) for text in below]
+    return limits + [Limit.parse(text, above=True, scores=scores) for text in above]
+
+
+def _planned(specs: Sequence[RunSpec]) -> dict[ScoreName, bool]:
+    """Return the scores of runs; those of attacks that the data lacks are included."""
+    return planned_scores([spec.with_attacks(camera=True) for spec in specs])
+
+
+def _discard(specs: Sequence[RunSpec], folder: Path) -> None:
+    for spec in specs:
+        shutil.rmtree(record_folder(folder, spec.shown, spec.load_data().name), ignore_errors=True)
+
+
+def _evaluate(
+    specs: Sequence[RunSpec],
+    folder: Path,
+    execution: Execution,
+    progress: RunProgress,
+    *,
+    fresh: bool,
+    narrow: bool,
+) -> tuple[list[Result], list[str]]:
+    """Run everything; one run of several that fails does not stop the others.
+
+    Returns:
+        Results with the requested scores, and errors.
+    """
+    results: list[Result] = []
+    failed: dict[str, list[str]] = {}  # error -> models
+    opened: dict[tuple[str, str | None, Path | None], ImageSet] = {}
+    for number, spec in enumerate(specs, 1):
+        title = f"{number}/{len(specs)} {spec.shown}" if len(specs) > 1 else spec.shown
+        source = spec.data, spec.split, spec.class_map
+        try:
+            if source not in opened:
+                dataset = spec.load_data()
+                opened[source] = narrowed(dataset) if narrow else dataset
+            dataset = opened[source]
+            done = run_one(
+                spec.load_model(dataset),
+                dataset,
+                spec,
+                folder,
+                execution=execution,
+                fresh=fresh,
+                callback=progress.run(title),
+            )
+        except (ShiftbenchError, AftModelsError) as error:
+            if len(specs) == 1:
+                raise
+            failed.setdefault(explain(error)[0], []).append(spec.shown)
+            continue
+        if done.record is not None:
+            wanted = _planned([spec])
+            scores = {name: s for name, s in done.record.scores.items() if name in wanted}
+            results.append(replace(done.record, scores=scores))
+        if not is_worker():
+            if done.record is None:
+                progress.note(f"{title}: {done.left} images are left to other processes")
+            elif done.complete and execution.shard != NO_IMAGES:
+                progress.note(f"{title}: complete, in {done.record.folder}")
+    return results, [f"error: {', '.join(who)} failed: {text}" for text, who in failed.items()]

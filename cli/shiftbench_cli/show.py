@@ -1,4 +1,4 @@
-"""`shiftbench show`."""
+"""`shiftbench show`: draw an image under shifts."""
 
 from __future__ import annotations
 
@@ -9,36 +9,26 @@ import click
 from shiftbench.files import format_of
 from shiftbench.pictures.show import DEFAULT_OFFSETS, parse_offset, show_image
 from shiftbench.report.plots import ENDINGS, save_figure
-from shiftbench_cli import options
+from shiftbench_cli import options, render
+from shiftbench_cli.options import OPTIONS, PATH
 
 _DEFAULTS = ", ".join(f"{name}={o.dy:g},{o.dx:g}" for name, o in DEFAULT_OFFSETS.items())
 
 
-@click.command()
-@click.argument("image", type=click.Path(path_type=Path))
+@options.command("show")
+@click.argument("image", type=PATH)
 @options.picture("shifts.png")
-@click.option(
-    "--offset",
-    "offsets",
+@OPTIONS(
+    "--offset offsets",
+    "ATTACK=DY,DX",
+    f"Offset in pixels; repeatable.  [default: {_DEFAULTS}]",
     multiple=True,
-    metavar="ATTACK=DY,DX",
-    help=f"Pixels to shift by; repeatable. Default: {_DEFAULTS}.",
 )
-@click.option(
-    "--size",
-    type=click.IntRange(min=16),
-    default=224,
-    show_default=True,
-    help="Side of the view a model would see, in pixels.",
-)
-@options.plugins
+@OPTIONS("--size", "PIXELS", "Side of the view.", type=click.IntRange(16), default=224)
+@options.plugins()
 def command(image: Path, output: Path, offsets: tuple[str, ...], size: int) -> None:
-    """Draw IMAGE under each kind of shift.
-
-    Cyclic whole-pixel, cyclic half-pixel (sinc), crop and bilinear; what each changes; and how the
-    sinc shift rings near edges.
-    """
+    """Draw IMAGE under each shift type, and what each shift changes."""
     format_of(output, ENDINGS)
     chosen = {**DEFAULT_OFFSETS, **dict(parse_offset(text) for text in offsets)}
     save_figure(show_image(image, offsets=chosen, view=size), output)
-    click.echo(f"{output}: {image.name} under {len(chosen)} shifts", err=True)
+    render.note(f"{output}: {image.name} under {len(chosen)} shifts")

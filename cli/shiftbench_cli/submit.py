@@ -1,122 +1,130 @@
-"""`--submit slurm|local`: the command as an array of jobs, through submitit.
-
-Each job measures one shard of everything. So all of them cost about the same whatever the models
-cost, nobody has to know beforehand, and the first model is finished first.
-"""
+"""`--submit slurm`: the command as a SLURM job array that continues after its time limit."""
 
 from __future__ import annotations
 
-import signal
-import time
+import os
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import click
+from shiftbench.errors import ShiftbenchError, UsageError
+from shiftbench.files import write_text
+from shiftbench.running.shards import COUNT_VARIABLE
+from shiftbench_cli import render
 
-from shiftbench.errors import UsageError
-from shiftbench.registry import unknown_name
-from shiftbench_cli.main import cli, explain
-
-SYSTEMS = ("no", "slurm", "local")
-POLL = 1.0  # seconds between two looks at the jobs
-WEEK = 7 * 24 * 60  # minutes: the time limit of local jobs
-TIMEOUTS = 1000  # that a job may have before it is not queued again
-NUMBERS = {"time": "timeout_min", "gpus": "gpus_per_node"}  # what submitit calls otherwise
-
-
-@dataclass(frozen=True)
-class ShardJob:
-    """One job of the array: the command for one shard."""
-
-    words: tuple[str, ...]
-
-    def __call__(self) -> int:
-        """Runs the command; returns its exit code."""
-        # submitit queues a job again on its own signal, and ignores SIGTERM: this one then saves
-        # what it has, and whoever sent it decides whether the job is started again.
-        signal.signal(signal.SIGUSR1, signal.getsignal(signal.SIGUSR2))
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        try:
-            return int(cli.main(list(self.words), "shiftbench", standalone_mode=False) or 0)
-        except click.ClickException as error:
-            error.show()
-            return error.exit_code
-        except Exception as error:
-            message, code = explain(error)
-            click.echo(f"error: {message}", err=True)
-            return code
-
-    def checkpoint(self) -> Any:
-        """The same again: what was measured is kept, and not measured anew."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
+STALLED = "SHIFTBENCH_STALLED"  # file that exists after a round without a prediction
+OWN_VALUES = ("--submit", "--jobs", "--slurm")  # options that the job script leaves out
+OWN_FLAGS = ("--wait", "--dry-run")
+# SIGUSR1 arrives a minute before the time limit. Bash runs a trap while it waits, hence two waits:
+# the second one returns the exit code of the command.
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=shiftbench
+#SBATCH --array=1-{jobs}
+#SBATCH --output={folder}/%A_%a.log --open-mode=append
+#SBATCH --requeue --signal=B:USR1@60
+{options}
+export {count}={jobs} {stalled}={folder}/$SLURM_ARRAY_JOB_ID"_"$SLURM_ARRAY_TASK_ID.stalled
+cd {here}
+{command} & pid=$!
+trap 'kill -USR1 $pid' USR1 TERM
+wait $pid; wait $pid; code=$?
+[ $code -eq {interrupted} ] && scontrol requeue $SLURM_JOB_ID  # continue after the time limit
+exit $code
+"""
 
 
-def submit(
-    command: Sequence[str], folder: Path, *, system: str, jobs: int, options: str | None
-) -> list[Any]:
-    """Submits a command as `jobs` shards, with logs in `folder`; returns the jobs."""
-    try:
-        import submitit
-    except ImportError as error:
-        raise UsageError("--submit needs submitit: pip install 'shiftbench[cluster]'") from error
-    try:
-        executor = submitit.AutoExecutor(folder, system, slurm_max_num_timeout=TIMEOUTS)
-    except RuntimeError as error:
-        raise UsageError(
-            "there is no SLURM here (no srun): submit from a machine of the cluster, or use "
-            "--submit local"
-        ) from error
-    given = _parameters(options, submitit.SlurmExecutor)
-    usual = {"timeout_min": WEEK} if system == "local" else {}
-    executor.update_parameters(**{"name": "shiftbench", **usual, **given})
-    with executor.batch():
-        return [
-            executor.submit(ShardJob((*command, "--submit", "no", "--shard", f"{i}/{jobs}")))
-            for i in range(1, jobs + 1)
-        ]
+def submit_slurm(
+    words: Sequence[str], output: Path, *, jobs: int, slurm: str, wait: bool, dry_run: bool
+) -> int:
+    """Write a job script beside the records and submit it.
 
-
-def _parameters(options: str | None, slurm: Any) -> dict[str, str | int]:
-    """`partition=gpu,time=60` as submitit calls them."""
-    known = {*slurm._valid_parameters(), *NUMBERS} - {"job_name", "map_count"}
-    parameters: dict[str, str | int] = {}
-    for pair in filter(None, (options or "").split(",")):
-        key, equals, value = (word.strip() for word in pair.partition("="))
-        if not equals or not value:
-            raise UsageError(f"expected --slurm key=value,..., got {pair!r}")
-        if key not in known:
-            raise unknown_name("SLURM option", key, known)
-        if key in NUMBERS and not value.isdecimal():
-            raise UsageError(f"expected a whole number for {key} in --slurm, got {value!r}")
-        parameters[NUMBERS.get(key, f"slurm_{key}")] = int(value) if value.isdecimal() else value
-    return parameters
-
-
-def follow(jobs: Sequence[Any]) -> list[str]:
-    """Repeats the progress of the first job, which is that of all, until the last one ends.
+    Args:
+        words: Arguments of `shiftbench run`.
+        output: Folder of records; the script and the logs are in `jobs` below it.
+        jobs: Number of tasks, one shard each.
+        slurm: `KEY=VALUE,...`, options of sbatch.
+        wait: Wait until all tasks have ended.
+        dry_run: Print the script instead.
 
     Returns:
-        What went wrong, a sentence per job.
+        The exit code of sbatch; with `wait`, the largest exit code of a task.
     """
-    shown = 0
-    while True:
-        ended = all(job.done() for job in jobs)
-        text = jobs[0].stderr() or ""
-        whole = text if ended else text[: text.rfind("\n") + 1]
-        click.echo(whole[shown:], err=True, nl=False)
-        shown = len(whole)
-        if ended:
-            break
-        time.sleep(POLL)
-    problems = []
-    for job in jobs:
-        error = job.exception()
-        code = None if error else job.result()
-        if code != 0:
-            what = "was ended" if error else f"failed with code {code}"
-            problems.append(f"job {job.job_id} {what}: see {job.paths.stderr}")
-    return problems
+    folder = (output / "jobs").absolute()
+    text = job_script(words, folder, jobs=jobs, slurm=slurm)
+    if dry_run:
+        render.print_text(text)
+        return 0
+    if shutil.which("sbatch") is None:
+        raise UsageError(
+            "cannot submit: there is no sbatch on this machine. Submit from a login node of the "
+            "cluster, or print the script with --dry-run"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / "run.sbatch"
+    write_text(script, text)
+    command = ["sbatch", *(["--wait"] if wait else []), str(script)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode == 0 or wait:
+        render.note(f"{done.stdout.strip()}: {jobs} tasks, script and logs in {folder}")
+    if done.returncode and not done.stdout:
+        raise UsageError(f"sbatch rejected {script}, see above. Correct --slurm")
+    return done.returncode
+
+
+def job_script(words: Sequence[str], folder: Path, *, jobs: int, slurm: str) -> str:
+    """Return the script of a job array."""
+    command = [sys.executable, "-m", "shiftbench_cli", "run", *_without_own(words)]
+    return SCRIPT.format(
+        jobs=jobs,
+        folder=shlex.quote(str(folder)),
+        options="\n".join(f"#SBATCH --{key}={value}" for key, value in _options(slurm)),
+        count=COUNT_VARIABLE,
+        stalled=STALLED,
+        here=shlex.quote(str(Path.cwd())),
+        command=shlex.join(command),
+        interrupted=130,
+    )
+
+
+def _options(text: str) -> list[tuple[str, str]]:
+    """Read `partition=gpu,time=60`; a part without `=` continues the value before it."""
+    options: list[tuple[str, str]] = []
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals and options:
+            options[-1] = (options[-1][0], f"{options[-1][1]},{part}")
+        elif not equals or not key.strip() or "\n" in part:
+            raise UsageError(f"expected --slurm KEY=VALUE,..., got {part!r}")
+        else:
+            options.append((key.strip(), value.strip()))
+    return options
+
+
+def _without_own(words: Sequence[str]) -> list[str]:
+    """Leave out the options of the submission itself."""
+    left, rest = [], iter(words)
+    for word in rest:
+        if word in OWN_VALUES:
+            next(rest, None)
+        elif word not in OWN_FLAGS and word.partition("=")[0] not in OWN_VALUES:
+            left.append(word)
+    return left
+
+
+def require_progress(*, predicted: bool) -> None:
+    """Raise an error if a job was interrupted twice without a prediction; it is not requeued."""
+    if not (name := os.environ.get(STALLED)):
+        return
+    file = Path(name)
+    if predicted:
+        file.unlink(missing_ok=True)
+    elif file.exists():
+        raise ShiftbenchError(
+            "stopped: two rounds ended without a prediction. Raise the time limit: --slurm time=..."
+        )
+    else:
+        file.touch()

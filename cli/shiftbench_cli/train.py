@@ -1,117 +1,126 @@
-"""`shiftbench train`: train or fine-tune any model with a named recipe."""
+"""`shiftbench train`: train or fine-tune a model with a named recipe."""
 
 from __future__ import annotations
 
-import json
+import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import click
 
+from aft_models.errors import AftModelsError
 from aft_models.training.progress import Progress
-from shiftbench.running.distributed import Group
+from shiftbench.errors import ShiftbenchError
 from shiftbench.training import Trained, train
+from shiftbench.training.processes import in_torchrun, is_launched, joined, launch
 from shiftbench_cli import options, render
+from shiftbench_cli.main import INTERRUPTED, explain
+from shiftbench_cli.options import COUNT, PATH, Choice, Group
+from shiftbench_cli.processes import interruptible
 
 LINE_SECONDS = 10.0  # between two lines of progress
+MODEL, DATA, TRAINING, EVALUATION, EXECUTION, OUTPUT = map(
+    Group, ("Model", "Data", "Training", "Evaluation", "Execution", "Output")
+)
 
 
-@click.command(cls=options.SharedCommand, name="train")
-@options.model
-@options.data("Images to train on.", required=True)
-@click.option(
-    "--recipe",
+@options.command("train")
+@MODEL(
+    "-m --model",
+    "MODEL",
+    "Model to train, e.g. timm:resnet50+blurpool.",
     required=True,
-    help="See `shiftbench list recipes`.",
+    shell_complete=options.complete_models,
+)
+@MODEL.flag("--pretrained", "Fine-tune the model's own weights.")
+@MODEL("--checkpoint", "PATH", "Fine-tune weights from a file or folder.", type=PATH)
+@options.data("Dataset to train on.", group=DATA, required=True)
+@DATA("--train-split", "NAME", "Split to train on.", default="train")
+@DATA("--eval-split split", "NAME", "Split to evaluate on.  [default: the usual test split]")
+@options.limit("Use a class-balanced subset of N images of each split.", group=DATA)
+@DATA.flag("--unlabeled", "The images have no classes.", rare=True)
+@DATA.flag("--download", "Download a missing dataset.", rare=True)
+@TRAINING(
+    "--recipe",
+    "NAME",
+    "See `shiftbench list recipes`.",
+    required=True,
     shell_complete=options.names_of("recipes"),
 )
-@click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Override a field of the recipe; repeatable.",
+@TRAINING(
+    "--set changes", "FIELD=VALUE", "Change a field of the recipe; repeatable.", multiple=True
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Run folder.")
-@click.option("--tag", help="Names the exported weights, MODEL.TAG. Default: the data set's name.")
-@click.option("--pretrained", is_flag=True, help="Fine-tune the model's own weights.")
-@click.option(
-    "--checkpoint", type=click.Path(path_type=Path), help="Fine-tune weights from a file or folder."
-)
-@click.option(
-    "--unlabeled",
-    is_flag=True,
-    help="Photographs without classes, for the recipes steady and recalibrate.",
-)
-@click.option("--train-split", default="train", show_default=True, help="Split to train on.")
-@click.option("--split", help="Split to score on. Default: the usual evaluation split.")
-@click.option("--limit", type=click.IntRange(min=1), help="Balanced subset of either part.")
-@click.option("--download", is_flag=True, help="Download the data set if it is missing.")
-@click.option(
-    "--score-every", default=1, show_default=True, help="Epochs between accuracies; 0: at end."
-)
-@click.option(
-    "--shift-every", default=10, show_default=True, help="Epochs between shift scores; 0: at end."
-)
-@click.option("--shift-images", default=500, show_default=True, help="Images for shift scores.")
-@click.option(
-    "-j",
-    "--workers",
-    type=click.IntRange(min=0),
-    default=4,
-    show_default=True,
-    help="Processes that load images.",
-)
-@options.device
-@click.option(
+@TRAINING("--seed", "N", "Seed of initial weights, order and augmentation.", default=0)
+@TRAINING(
     "--precision",
-    type=click.Choice(["fp32", "bf16", "fp16"]),
+    "NAME",
+    "fp32, or bf16 and fp16 with CUDA.",
+    type=Choice(["fp32", "bf16", "fp16"]),
     default="fp32",
-    show_default=True,
-    help="Number format of the forward pass; bf16 and fp16 need CUDA.",
 )
-@click.option("--compile", "compiled", is_flag=True, help="torch.compile the model.")
-@click.option("--channels-last", is_flag=True, help="Use the channels-last memory layout.")
-@options.nproc
-@click.option(
-    "--seed", default=0, show_default=True, help="Of initial weights, order and augmentation."
-)
-@click.option(
-    "--resume/--fresh", default=True, help="Continue from the last epoch (default), or start over."
-)
-@options.printed("json")
-@options.quiet
-@options.logs
-@options.plugins
+@EVALUATION("--eval-every score_every", "N", "Epochs between accuracies; 0: at the end.", default=1)
+@EVALUATION("--shift-every", "N", "Epochs between shift scores; 0: at the end.", default=10)
+@EVALUATION("--shift-limit shift_images", "N", "Images of shift scores.", type=COUNT, default=500)
+@options.device(EXECUTION)
+@EXECUTION("-j --workers", "N", "Data-loading processes.", type=click.IntRange(0), default=4)
+@EXECUTION("--nproc", "N", "Processes (one GPU each) that share a batch.", type=COUNT, default=1)
+@EXECUTION.flag("--compile compiled", "Compile the model with torch.compile.", rare=True)
+@EXECUTION.flag("--channels-last", "Use the channels-last memory layout.", rare=True)
+@OUTPUT("-o --output", "DIR", "Directory of the training.", type=PATH, required=True)
+@OUTPUT("--tag", "NAME", "Name of the weights, MODEL.TAG.  [default: the dataset]")
+@OUTPUT.flag("--fresh", "Start over instead of resuming.")
+@options.printed("json", group=OUTPUT)
+@options.quiet(OUTPUT)
+@options.loggers(OUTPUT)
+@options.plugins(OUTPUT)
 @click.pass_context
 def command(
-    ctx: click.Context, /, *, nproc: int, kind: str, quiet: bool, device: str, **choices: Any
+    ctx: click.Context,
+    nproc: int,
+    device: str,
+    fresh: bool,
+    kind: str,
+    quiet: bool,
+    loggers: tuple[str, ...],
+    **fields: Any,
 ) -> int:
-    """Train or fine-tune any model, with or without remedies, with a named recipe.
+    r"""Train or fine-tune a model, with or without remedies. Repeat a command to resume.
 
-    The run folder gets last.pt and best.pt, log.csv, curves.png and, at the end, export/: weights
-    with a card that `shiftbench run -m MODEL --checkpoint DIR/export` takes.
+    DIR receives last.pt and best.pt, log.csv, curves.png and, at the end, export/: weights that
+    `shiftbench run -m MODEL --checkpoint DIR/export` loads.
+
+    \b
+    shiftbench train -m timm:resnet50 --pretrained -d folder:/photos --recipe finetune -o runs/mine
     """
-
-    def work(processes: Group) -> int:
-        trained = train(
-            **choices,
-            device=device,
-            progress=None if quiet else _Lines(),
-            notice=None if quiet else lambda line: click.echo(line, err=True),
-            processes=processes,
-        )
+    if nproc > 1 and not in_torchrun():
+        return launch(nproc, ["shiftbench_cli", "train", *ctx.meta["words"]])
+    with interruptible(), joined(device) as processes:
+        try:
+            trained = train(
+                **fields,
+                device=device,
+                resume=not fresh,
+                logs=loggers,
+                progress=None if quiet else _Lines(),
+                notice=None if quiet else render.note,
+                processes=processes,
+            )
+        except (ShiftbenchError, AftModelsError) as error:
+            if processes.is_main:
+                raise
+            return explain(error)[1]  # the main process prints the same error
+        except KeyboardInterrupt:
+            if processes.is_main and not is_launched():
+                raise
+            sys.exit(INTERRUPTED)  # the launcher prints it
         if processes.is_main:
             _print_result(trained, kind)
-        return 0
-
-    return options.share(ctx, work, nproc=nproc, device=device)
+    return 0
 
 
 class _Lines:
-    """A line of progress on stderr now and then."""
+    """Lines of progress on stderr."""
 
     def __init__(self) -> None:
         self._last = 0.0
@@ -123,12 +132,11 @@ class _Lines:
         self._last = now
         left = timedelta(seconds=round(progress.seconds_left))
         term = progress.consistency_loss
-        click.echo(
+        render.note(
             f"epoch {progress.epoch + 1}/{progress.epochs}  update {progress.update}/"
             f"{progress.updates}  loss {progress.loss:.3f}  "
             + ("" if term is None else f"consistency loss {term:.4f}  ")
-            + f"{progress.images_per_second:.0f} img/s  {left} left",
-            err=True,
+            + f"{progress.images_per_second:.0f} img/s  {left} left"
         )
 
 
@@ -136,8 +144,8 @@ def _print_result(trained: Trained, kind: str) -> None:
     if kind == "json":
         scores = {name: vars(score) for name, score in trained.scores.items()}
         epochs = trained.rows[-1]["epoch"]
-        click.echo(json.dumps({"export": str(trained.folder), "epochs": epochs, "scores": scores}))
+        render.print_json({"export": str(trained.folder), "epochs": epochs, "scores": scores})
         return
     for name, score in trained.scores.items():
-        click.echo(f"{name.replace('_', ' ')}: {render.shown(score)}, n={score.n:,}")
-    click.echo(f"weights: {trained.folder}")
+        render.print_text(f"{name.replace('_', ' ')}: {render.shown(score)}, n={score.n:,}\n")
+    render.print_text(f"weights: {trained.folder}\n")

@@ -1,4 +1,4 @@
-"""`shiftbench verify`."""
+"""`shiftbench verify`: recompute a record's scores."""
 
 from __future__ import annotations
 
@@ -7,50 +7,43 @@ from pathlib import Path
 import click
 
 from shiftbench.errors import UsageError
-from shiftbench.records.choose import load_records
-from shiftbench_cli import options
+from shiftbench.records.result import load_records
+from shiftbench_cli import options, render
+from shiftbench_cli.options import OPTIONS, PATH
 
 
-@click.command()
-@click.argument(
-    "folders", nargs=-1, required=True, metavar="RECORD...", type=click.Path(path_type=Path)
-)
-@click.option(
-    "-m",
-    "--model",
-    metavar="[NAME=]MODEL",
-    help="Re-measure some images with this model.",
-    shell_complete=options.names_of("models"),
-)
-@options.checkpoint
-@options.strip_prefix
+@options.command("verify")
+@click.argument("folders", nargs=-1, required=True, metavar="RECORD...", type=PATH)
+@options.model("Predict some images again with this model.", required=False)
+@options.checkpoint()
+@options.strip_prefix()
 @options.data("The images of the record.")
-@options.images(20)
-@click.option("--seed", type=int, help="Which images to re-measure. Default: random, and printed.")
-@options.device
-@click.option("--save", is_flag=True, help="Save the outcome next to the record.")
-@options.plugins
+@options.limit("Images to predict again.", default=20)
+@OPTIONS("--seed", "N", "Seed of their choice.  [default: random, printed]", type=int)
+@options.device()
+@OPTIONS.flag("--save", "Store the verification beside the record.")
+@options.plugins()
 def command(
     folders: tuple[Path, ...],
     model: str | None,
-    data: str | None,
-    save: bool,
     checkpoint: Path | None,
     strip_prefix: str | None,
-    images: int,
+    data: str | None,
+    limit: int,
     seed: int | None,
     device: str,
+    save: bool,
 ) -> int:
-    """Check records against their own samples and, with --model and --data, against the model.
+    """Recompute the scores of records from their tables.
 
-    Every score is computed again from the table of images. With a model, a few random images are
-    re-measured and compared one by one, near ties aside. Exit code 1 if anything differs.
+    With --model and --data, also predict random cells again and compare them, near ties aside.
+    Exit code 1 if anything differs.
     """
-    from shiftbench.running.remeasure import verify
+    from shiftbench.running.verify import verify  # imports torch
 
     records = load_records(folders)
     if model is not None and len(records) != 1:
-        raise UsageError(f"--model is of one record, and {len(records)} were given")
+        raise UsageError(f"expected one RECORD with --model, got {len(records)}")
     failed = False
     for record in records:
         result = verify(
@@ -59,13 +52,12 @@ def command(
             data=data,
             checkpoint=checkpoint,
             strip_prefix=strip_prefix,
-            images=images,
+            images=limit,
             seed=seed,
             device=device,
             save=save,
         )
         failed |= bool(result.problems)
-        click.echo(f"{record.folder}: {result}")
-        for problem in result.problems:
-            click.echo(f"  {problem}")
+        lines = [f"{record.folder}: {result}", *(f"  {problem}" for problem in result.problems)]
+        render.print_text("\n".join(lines) + "\n")
     return 1 if failed else 0
