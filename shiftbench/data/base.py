@@ -6,7 +6,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
@@ -53,6 +53,10 @@ class ImageSet(ABC):
 
         A subset answers for the whole, so that no number of images changes how they are cut.
         """
+
+    def bad_headers(self, indices: Iterable[int]) -> dict[int, str]:
+        """Return the reason for each image whose header cannot be read, where that is cheap."""
+        return {}
 
     def load(self, index: int) -> tuple[Image, int]:
         """Decode one image and compute its digest, here of the pixels."""
@@ -101,6 +105,11 @@ class Subset(ImageSet):
     def has_size(self, side: int) -> bool:
         """Whether the images of the whole have this size."""
         return self.whole.has_size(side)
+
+    def bad_headers(self, indices: Iterable[int]) -> dict[int, str]:
+        """Return the reasons that the whole set gives."""
+        inner = {self.indices[index]: index for index in indices}
+        return {inner[i]: reason for i, reason in self.whole.bad_headers(inner).items()}
 
     def load(self, index: int) -> tuple[Image, int]:
         """Decode one image and compute its digest as the whole set does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from shiftbench.data.images import (
     ENDINGS,
     OTHER_ENDINGS,
     EncodedSet,
+    header_problem,
     warn_left_out,
 )
 from shiftbench.data.labels import class_indices, names_by_index
@@ -28,8 +29,13 @@ class FileSet(EncodedSet):
     names: Sequence[str]  # the paths themselves, which need not be UTF-8
 
     def encoded(self, index: int) -> Path:
-        """The file."""
+        """Return the path of an image."""
         return self.root / self.names[index]
+
+    def bad_headers(self, indices: Iterable[int]) -> dict[int, str]:
+        """Return the reason for each file whose header cannot be read."""
+        found = ((index, header_problem(self.encoded(index))) for index in indices)
+        return {index: problem for index, problem in found if problem}
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,18 @@ def all_sized(sources: Iterable[Path | BytesIO], side: int) -> bool:
     return any_read
 
 
+def header_problem(path: Path) -> str:
+    """Return why the header of an image file cannot be read; an empty text if it can."""
+    try:
+        with warnings.catch_warnings(), Image.open(path):
+            warnings.simplefilter("ignore")
+            return ""
+    except FileNotFoundError:
+        return "there is no such file"
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error...
+        return first_line(error)
+
+
 def warn_left_out(place: Path, names: Sequence[str]) -> None:
     """Says which images are not read because of their format, if any."""
     if names:

@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 FULL_BATCHES = 4  # batches of images that are measured together, so that a search fills its batches
 FIRST_SAVE, LAST_SAVE = 2.0, 30.0  # seconds between two saves; doubles from one to the other
 SAVE_FRACTION = 0.05  # of the time, at most
+LISTED = 10  # unreadable images that an error names
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ def run(
     mine, missing = execution.shard.share(job.keys), job.missing(tables)
     todo = [key for key in mine if key in missing]
     if todo:
+        _require_readable(job, todo, tables)
         store.save(tables.take(mine))  # a full disk is noticed now, not after hours
         try:
             for _ in predict_missing(job, todo, tables, execution, callback):
@@ -157,6 +159,22 @@ def run(
     )
     requested = replace(derive(requests=job.requests), folder=folder, created=record.created)
     return RunResult(record, requested, complete=not todo)
+
+
+def _require_readable(job: Job, keys: Sequence[str], tables: Tables) -> None:
+    """Raise DataError for all images with unreadable headers at once, before any prediction."""
+    if job.skip_bad:
+        return
+    unread = tables.column(DIGEST)[tables.rows(keys)] == UNKNOWN
+    new = [key for key, never_read in zip(keys, unread, strict=True) if never_read]
+    problems = job.dataset.bad_headers(job.order[job.position[key]] for key in new)
+    if problems:
+        named = [f"{job.dataset.keys[i]} ({reason})" for i, reason in problems.items()]
+        more = f" and {len(named) - LISTED} more" if len(named) > LISTED else ""
+        raise DataError(
+            f"cannot read {len(named)} of {len(new)} images: {', '.join(named[:LISTED])}{more}. "
+            "Replace the files, or leave such images out with --skip-bad"
+        )
 
 
 def predict_missing(

@@ -262,6 +262,17 @@ def test_run_unreadable_images_are_named_or_skipped_and_counted(
     assert (result.data.images, result.data.skipped) == (6, 0)
 
 
+def test_run_lists_all_unreadable_images_before_predicting(bench: Bench, tmp_path: Path) -> None:
+    folder = image_folder(tmp_path)
+    for i in range(12):
+        (folder / "1" / f"bad{i:02d}.png").write_bytes(b"not an image")
+    images = load_dataset(f"folder:{folder}")
+    bench.network.seen = 0
+    with pytest.raises(DataError, match=r"cannot read 12 of 18 images: .*bad0.*and 2 more"):
+        run(bench.classifier, images, replace(BASE, attacks=()), tmp_path / "runs", execution=CPU)
+    assert bench.network.seen == 0
+
+
 def test_run_changed_image_raises(bench: Bench, tmp_path: Path) -> None:
     folder = image_folder(tmp_path)
     images = load_dataset(f"folder:{folder}")
