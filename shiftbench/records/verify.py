@@ -5,6 +5,7 @@ Predicting some of the cells again needs the model: see `shiftbench.running.veri
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import math
@@ -38,6 +39,7 @@ class Verification:
 
     files: dict[str, str]  # sha256 of every file of the record
     images: int  # of which cells were predicted again
+    by: str  # user name
     date: str  # ISO 8601, UTC
     version: str  # of the shiftbench that predicted them
 
@@ -130,7 +132,9 @@ def save_verification(record: Result, images: int) -> None:
     """Write a note beside a record that some of its cells were predicted again."""
     assert record.folder is not None
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    note = Verification(_digests(record.folder), images, date, version("shiftbench"))
+    note = Verification(
+        _digests(record.folder), images, getpass.getuser(), date, version("shiftbench")
+    )
     text = json.dumps(asdict(note), indent=2) + "\n"
     write_atomic(record.folder / VERIFIED_FILE, text.encode())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 from dataclasses import dataclass, replace
@@ -25,32 +26,44 @@ from shiftbench.tables import DIGEST, UNKNOWN, Cells, Tables
 CELLS = 2000  # predicted again per metric, at most
 CHANGE_TOLERANCE = 1e-3  # of a probability that is predicted again in other batches
 MOST_TIES = 0.2  # fraction of near ties above which nothing is verified
+FORGED = 0.05  # fraction of forged images whose chance to pass is stated
 
 
 @dataclass(frozen=True)
 class VerifyResult:
     """Result of checking a record.
 
-    >>> print(VerifyResult(problems=(), images=20, cells=480, seed=3))
-    scores match the tables; 480 predictions of 20 images compared (seed 3), 0 differ
+    >>> print(VerifyResult(problems=(), images=20, total=500, cells=480, seed=3))
+    scores match the tables; 480 predictions of 20 of 500 images compared (seed 3), 0 differ: a \
+record with 5% forged images passes with probability 0.35
     """
 
     problems: tuple[str, ...]  # every disagreement; empty: the record is consistent
     images: int = 0  # images that were predicted again
+    total: int = 0  # images of the record
     cells: int = 0  # predictions that were compared
     seed: int | None = None  # chooses images and cells
 
     def __str__(self) -> str:
         again = ""
         if self.images:
-            differ = 0 if not self.problems else len(self.problems)
             again = (
-                f"; {self.cells:,} predictions of {self.images} images compared (seed "
-                f"{self.seed}), {differ} differ"
+                f"; {self.cells:,} predictions of {self.images} of {self.total:,} images compared "
+                f"(seed {self.seed}), {len(self.problems)} differ"
             )
         if self.problems:
             return f"{len(self.problems)} problem{'s' * (len(self.problems) > 1)}{again}"
+        if self.images:
+            again += (
+                f": a record with {FORGED:.0%} forged images passes with probability "
+                f"{self.undetected():.2f}"
+            )
         return f"scores match the tables{again}"
+
+    def undetected(self, forged: float = FORGED) -> float:
+        """Return the probability that no forged image was among those predicted again."""
+        honest = self.total - math.ceil(forged * self.total)
+        return math.comb(honest, self.images) / math.comb(self.total, self.images)
 
 
 def verify(
@@ -217,7 +230,7 @@ def predict_again(
         problems.append(
             f"rounding may decide {ties} of {compared} predictions: too many to verify anything"
         )
-    return VerifyResult(tuple(problems), len(chosen), compared, seed)
+    return VerifyResult(tuple(problems), len(chosen), len(job.keys), compared, seed)
 
 
 def _choose(job: Job, tables: Tables, images: int, seed: int) -> list[str]:
