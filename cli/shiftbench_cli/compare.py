@@ -64,12 +64,12 @@ def command(
     for reason in left_out:
         render.note(f"left out: {reason}")
     if gallery is not None:
-        from shiftbench.pictures.gallery import write_gallery  # imports torch
+        from shiftbench.pictures.gallery import build_gallery, gallery_figure  # imports torch
+        from shiftbench.report.plots import save_figure
 
-        count = write_gallery(
-            first, others[0], gallery, attack=attack, data=data, size=gallery_limit
-        )
-        render.note(f"{gallery}: {count} image{'' if count == 1 else 's'}")
+        sides = build_gallery(first, others[0], attack=attack, data=data, size=gallery_limit)
+        save_figure(gallery_figure(sides), gallery)
+        render.note(f"{gallery}: {sum(len(side.exhibits) for side in sides)} images")
 
 
 def _records(folders: Sequence[Path], names: Sequence[str], data: str | None) -> list[Result]:

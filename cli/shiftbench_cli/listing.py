@@ -81,12 +81,15 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 @options.command("list")
-@click.argument("what", type=Choice(list(KINDS)), metavar="|".join(KINDS))
+@click.argument("what", type=Choice(list(KINDS)), metavar="KIND")
 @click.argument("pattern", default="*")
 @options.printed("json")
 @options.plugins()
 def command(what: str, pattern: str, kind: str) -> int:
-    """List names; PATTERN filters them, for example 'xcit*af*'."""
+    """List names of a KIND; PATTERN filters them, for example 'xcit*af*'.
+
+    KIND is models, datasets, attacks, metrics, remedies, recipes or suites.
+    """
     entries = [entry for entry in KINDS[what]() if _matches(str(entry["name"]), pattern)]
     if kind == "json":
         render.print_json(entries)

@@ -98,7 +98,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = cli.main(arguments, prog_name="shiftbench", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
-        error.show()
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f". See `{context.command_path} -h`" if context is not None else ""
+        click.echo(f"error: {error.format_message().rstrip('.')}{hint}", err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted. Predictions are saved: repeat the command to resume", err=True)

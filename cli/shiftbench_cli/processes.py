@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
+from typing import NoReturn
 
 import torch
 
@@ -67,6 +68,12 @@ def end_with_parent() -> None:
         os._exit(INTERRUPTED)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def leave(code: int) -> NoReturn:
+    """End a worker at once: threads of native libraries may abort a shutdown."""
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def run_shards(

@@ -313,6 +313,8 @@ def _score_rows(result: Result) -> Iterator[dict[str, object]]:
 
 def print_comparison(baseline: Result, differences: Sequence[Difference]) -> None:
     """Print paired differences: the baseline, then a row per model."""
+    from shiftbench.report.scores import Cell  # imports torch
+
     console = stdout()
     known = {(one.model, one.name.curve): one for one in differences}
     first = {one.name.curve: one for one in reversed(differences)}
@@ -339,11 +341,13 @@ def print_comparison(baseline: Result, differences: Sequence[Difference]) -> Non
     ]
     _print_title(console, str(baseline.data))
     _print_columns(console, rows, columns, text)
-    grids = {one.name.curve: one.name.radius for one in differences if one.name.radius is not None}
-    steps = ", ".join(f"{curve.kind} {radius}" for curve, radius in grids.items())
-    notes = "Baseline in percent, others as paired difference to it in points"
+    extents = {
+        one.name.kind: Cell(one.model, "", one.name, one.value).extent for one in differences
+    }
+    shifts = ", ".join(f"{kind} {extent}" for kind, extent in extents.items() if extent)
+    notes = "Baseline in percent, models as paired differences to it in points"
     notes += f", n={_range(one.test.n for one in differences)} common images. *: p < 0.05."
-    _print_note(console, notes + (f" Max shift in steps: {steps}." if steps else ""))
+    _print_note(console, notes + (f" Adversarial: up to {shifts}." if shifts else ""))
 
 
 def _p_value(p: float) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from aft_models.errors import AftModelsError
-from shiftbench.data import ImageSet
 from shiftbench.errors import ShiftbenchError, UsageError
 from shiftbench.logs import log_result
 from shiftbench.models import default_models, parse_models
@@ -23,14 +22,13 @@ from shiftbench.report.scores import leaderboard as build_tables
 from shiftbench.report.thresholds import Limit, missed, planned_scores, worse
 from shiftbench.running.predict import PRECISIONS
 from shiftbench.running.runner import Execution
-from shiftbench.running.runner import run as run_one
 from shiftbench.running.shards import NO_IMAGES, Shard, shard_of_environment
-from shiftbench.running.suite import RunSpec, read_suite
+from shiftbench.running.suite import RunSpec, read_suite, run_all
 from shiftbench.scores import ScoreName
 from shiftbench_cli import options, render
 from shiftbench_cli.main import MISSED, explain
 from shiftbench_cli.options import COUNT, PATH, Choice, Group
-from shiftbench_cli.processes import end_with_parent, interruptible, is_worker, run_shards
+from shiftbench_cli.processes import end_with_parent, interruptible, is_worker, leave, run_shards
 from shiftbench_cli.progress import RunProgress, run_progress
 from shiftbench_cli.submit import require_progress, submit_slurm
 
@@ -168,6 +166,7 @@ OUTPUT, CHECKS = map(Group, ("Output", "CI checks (exit code 3)"))
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     suite: str | None,
     suite_root: Path | None,
     models: tuple[str, ...],
@@ -241,11 +240,11 @@ def command(
         except KeyboardInterrupt:
             require_progress(predicted=progress.predicted)
             raise
-    for error in errors:
-        if error not in printed:
-            render.note(error)
+    for line in errors:
+        if line not in printed:
+            render.note(line)
     if is_worker():
-        return 1 if errors else 0
+        leave(1 if errors else 0)
     for result in results if loggers else ():
         name = record_folder(folder, result.model.name, result.data.name).name
         log_result(result, loggers, folder / "logs" / name)
@@ -305,43 +304,24 @@ def _evaluate(
     fresh: bool,
     narrow: bool,
 ) -> tuple[list[Result], list[str]]:
-    """Run everything; one run of several that fails does not stop the others.
-
-    Returns:
-        Results with the requested scores, and errors.
-    """
+    """Run everything; return results with the requested scores, and errors."""
     results: list[Result] = []
     failed: dict[str, list[str]] = {}  # error -> models
-    opened: dict[tuple[str, str | None, Path | None], ImageSet] = {}
-    for number, spec in enumerate(specs, 1):
-        title = f"{number}/{len(specs)} {spec.shown}" if len(specs) > 1 else spec.shown
-        source = spec.data, spec.split, spec.class_map
-        try:
-            if source not in opened:
-                dataset = spec.load_data()
-                opened[source] = narrowed(dataset) if narrow else dataset
-            dataset = opened[source]
-            done = run_one(
-                spec.load_model(dataset),
-                dataset,
-                spec,
-                folder,
-                execution=execution,
-                fresh=fresh,
-                callback=progress.run(title),
-            )
-        except (ShiftbenchError, AftModelsError) as error:
+    prepare = narrowed if narrow else lambda dataset: dataset
+    for outcome in run_all(
+        specs, folder, execution=execution, fresh=fresh, prepare=prepare, callback=progress.run
+    ):
+        name, done = outcome.spec.shown, outcome.result
+        if outcome.error is not None:
             if len(specs) == 1:
-                raise
-            failed.setdefault(explain(error)[0], []).append(spec.shown)
-            continue
-        if done.record is not None:
-            wanted = _planned([spec])
-            scores = {name: s for name, s in done.record.scores.items() if name in wanted}
+                raise outcome.error
+            failed.setdefault(explain(outcome.error)[0], []).append(name)
+        elif done is not None and done.record is not None:
+            known = done.record.scores
+            scores = {n: known[n] for n in _planned([outcome.spec]) if n in known}
             results.append(replace(done.record, scores=scores))
-        if not is_worker():
-            if done.record is None:
-                progress.note(f"{title}: {done.left} images are left to other processes")
-            elif done.complete and execution.shard != NO_IMAGES:
-                progress.note(f"{title}: complete, in {done.record.folder}")
+            if done.complete and execution.shard.count == 1:
+                progress.note(f"{name}: complete, in {done.record.folder}")
+        elif done is not None and not is_worker():
+            progress.note(f"{name}: {done.left} images are left to other processes")
     return results, [f"error: {', '.join(who)} failed: {text}" for text, who in failed.items()]

@@ -77,6 +77,7 @@ MODEL, DATA, TRAINING, EVALUATION, EXECUTION, OUTPUT = map(
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     nproc: int,
     device: str,
     fresh: bool,

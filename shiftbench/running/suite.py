@@ -11,7 +11,7 @@ Keys are the fields of `RunSpec`; the options of `shiftbench run` fill the same 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,14 +19,16 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
+from aft_models.errors import AftModelsError
 from shiftbench.data import DATA_SOURCES, ImageSet, load_dataset
-from shiftbench.errors import UsageError, first_line
+from shiftbench.errors import ShiftbenchError, UsageError, first_line
 from shiftbench.files import file_safe
 from shiftbench.models import load_model, parse_model
 from shiftbench.models.classifier import Classifier
 from shiftbench.models.sources import SOURCES
 from shiftbench.registry import unknown_name
 from shiftbench.running.job import AttackSpec, Settings
+from shiftbench.running.runner import Execution, ProgressCallback, RunResult, run
 
 SUITES = Path(__file__).resolve().parents[1] / "suites"  # those of the package
 ENDINGS = (".yaml", ".yml")
@@ -78,6 +80,51 @@ class RunSpec(Settings):
         )
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The end of one of several runs."""
+
+    spec: RunSpec
+    result: RunResult | None  # None: the run failed
+    error: ShiftbenchError | AftModelsError | None = None
+
+
+def run_all(
+    specs: Sequence[RunSpec],
+    output: str | Path = "results/runs",
+    *,
+    execution: Execution | None = None,
+    fresh: bool = False,
+    prepare: Callable[[ImageSet], ImageSet] = lambda dataset: dataset,
+    callback: Callable[[str], ProgressCallback | None] = lambda title: None,
+) -> Iterator[Outcome]:
+    """Run one specification after the other; a run that fails does not stop the others.
+
+    Args:
+        specs: Of `read_suite`, or made in Python.
+        output: Folder of records.
+        execution: Device, batch size, workers, shard.
+        fresh: Discard existing records.
+        prepare: Applied to every data set, for example to take a subset.
+        callback: Called with the title of each run; returns the callback of its progress.
+    """
+    opened: dict[tuple[str, str | None, Path | None], ImageSet] = {}
+    for number, spec in enumerate(specs, 1):
+        source = spec.data, spec.split, spec.class_map
+        title = f"{number}/{len(specs)} {spec.shown}" if len(specs) > 1 else spec.shown
+        try:
+            if source not in opened:
+                opened[source] = prepare(spec.load_data())
+            model = spec.load_model(opened[source])
+            show = callback(title)
+            done = run(
+                model, opened[source], spec, output, execution=execution, fresh=fresh, callback=show
+            )
+            yield Outcome(spec, done)
+        except (ShiftbenchError, AftModelsError) as error:
+            yield Outcome(spec, None, error)
+
+
 def suite_names() -> list[str]:
     """List the suites that come with the package.
 
@@ -103,7 +150,7 @@ def read_suite(
         data: `NAME:PATH`, a path for every data set of that name.
         models: Keep only these models, or patterns such as `xcit*`.
 
-    >>> [run.shown for run in read_suite("paper", models=["*nano*af"])]
+    >>> [spec.shown for spec in read_suite("paper", models=["*nano*af"])]
     ['xcit_nano_12_p16_af']
 
     Raises:
