@@ -302,7 +302,8 @@ def _warn_of_smaller_view(images: Tensor, shown: Tensor, settings: Settings) -> 
         log.warning(
             "evaluating the central %dx%d of %dx%d px, because %s needs a margin of %d px. Pass "
             "view=%d to confirm, or images of %dx%d px with view=%d to evaluate all of it",
-            *(rows, columns, height, width, " and ".join(settings.attacks) or "a metric", margin),
+            *(rows, columns, height, width),
+            *(" and ".join(spec.text for spec in settings.attack_specs()) or "a metric", margin),
             *(rows, height + 2 * margin, width + 2 * margin, height),
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shiftbench.errors import UsageError
-from shiftbench.metrics.base import plan_metrics, score_names
+from shiftbench.metrics.base import score_names
 from shiftbench.preprocessing import Geometry
 from shiftbench.records.compare import compare
 from shiftbench.records.result import Result
@@ -29,7 +29,7 @@ def planned_scores(runs: Iterable[Settings]) -> dict[ScoreName, bool]:
     return {
         name: metric.lower_is_better(name)
         for settings in runs
-        for metric in plan_metrics(settings.metric_texts(), settings, GEOMETRY)
+        for metric, _ in settings.requests(GEOMETRY, images=1)
         for name in score_names(metric)
     }
 
