@@ -23,14 +23,14 @@ demo: install
 	$(BIN)/shiftbench leaderboard $(DEMO)/runs --output $(DEMO)/leaderboard.html
 	$(BIN)/shiftbench plot $(DEMO)/runs --output $(DEMO)/curves.png
 
-# The board is results/records: this checks it and rebuilds everything that is made from it. The README shows part of it.
+# Verify the leaderboard's records and rebuild everything that is made from them.
 leaderboard: install
 	$(BIN)/shiftbench verify results/records
 	$(BIN)/shiftbench leaderboard results/records --update README.md -m 'xcit*.imagenette' -m '*.scenes' \
 		--columns top1,adversarial_crop,adversarial_half
 	$(BIN)/shiftbench leaderboard results/records --update results/README.md --output results/leaderboard.csv
 	$(BIN)/shiftbench leaderboard results/records --output results/leaderboard.html
-	$(BIN)/python -m shiftbench.report.board results/records
+	$(BIN)/python -m shiftbench.report.public results/records
 	$(BIN)/python docs/make_findings.py
 
 # Tiny networks gain nothing from threads: two single-threaded processes share the files of tests.

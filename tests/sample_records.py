@@ -1,218 +1,187 @@
-"""Records of made-up outcomes, image by image."""
+"""Results of made-up predictions, cell by cell."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from shiftbench.grid import Grid
 from shiftbench.metrics.accuracy import Accuracy
 from shiftbench.metrics.adversarial import Adversarial
+from shiftbench.metrics.base import Metric, Request
 from shiftbench.metrics.consistency import Consistency
-from shiftbench.metrics.search import Mode
-from shiftbench.preprocessing import Preprocessing, geometry_for
-from shiftbench.records.record import (
+from shiftbench.records.result import (
+    SCHEMA,
     DataInfo,
     ModelInfo,
-    Record,
-    images_digest,
-    read_record,
+    Result,
+    derive_result,
+    load_record,
     record_folder,
+    save_tables,
+    write_record,
 )
-from shiftbench.records.record import write_record as write
-from shiftbench.run.store import describe
 from shiftbench.shifts import ATTACKS
+from shiftbench.tables import CLEAN, DIGEST, LABEL, Cells, Tables
 
-Radii = Sequence[int | None]  # per image: the ring that broke it; None when nothing did
-CHANGE = 1 / 64  # how much every probability moves under a random shift
-# What `settings` may name, with what it is otherwise; anything else is kept as it is.
-SETTINGS: dict[str, Any] = {
-    "mode": "exhaustive",  # or "full_grid", or "sampled:K"
-    "step": None,  # of every grid; None: each attack's own
-    "search_limit": None,  # how many images are searched
-    "seed": 0,  # chooses them too
-    "repeats": 1,
-    "split": "test",
-    "precision": "fp32",
-    "engine": "torch",
-    "crop": "paper",
-    "pad": "none",
+Radii = Sequence[int | None]  # per image: the first ring with a misclassified offset; None: none
+CLASSES = 10
+CHANGE = 1 / 64  # of every probability under a random shift
+SPAN = 9  # pixels
+ATTACKS_OF_TRIO = ("integer", "half", "crop", "bilinear", "camera")
+HOSTILE = {  # names that a record of somebody else may contain
+    "html": "x</script><script>window.hacked=1</script><img src=x onerror=hacked=1>",
+    "markdown": "a|b](javascript:alert(1)) **bold** `code` <b>\n# head",
+    "latex": r"\input{/etc/passwd} $x$ 100% a_b^c~d#e&f{g}",
+    "formula": '=HYPERLINK("http://example.org","x")',
+    "plus": "+1+cmd|' /C calc'!A0",
+    "yaml": "a: [b, {c: *d}] # - !!python/object",
+    "unicode": "模型-\u202e\u2028é$1",
 }
 
 
 def spread(n: int, at: Sequence[int]) -> list[int | None]:
-    """Radii of `n` images of which `at[r]` break at ring r, in order, and the others never."""
-    broken: list[int | None] = [r for r, count in enumerate(at) for _ in range(count)]
-    return broken + [None] * (n - len(broken))
+    """Return radii of `n` images of which `at[r]` fail at ring r, in order, and others never."""
+    failing: list[int | None] = [ring for ring, count in enumerate(at) for _ in range(count)]
+    return failing + [None] * (n - len(failing))
 
 
-def make_samples(
-    searches: Mapping[Adversarial, Radii],
-    consistent: Mapping[str, Sequence[int]],
-    labels: Sequence[int],
-    how: Mapping[str, Any],
-) -> pd.DataFrame:
-    """The table of images of a run."""
-    first, n = next(iter(searches.values())), len(labels)
-    correct = [r is None or r > 0 for r in first]
-    wrong = [(y + 1) % 10 for y in labels]
-    columns: dict[str, Any] = {
-        "key": [f"test/{i:05d}" for i in range(n)],  # as `scenes` names its images
-        "label": list(labels),
-        "prediction": np.where(correct, labels, wrong),
-        "margin": np.where(correct, 1.0, -1.0),
-    }
-    for kind, agreed in consistent.items():
-        columns[f"draws_{kind}"] = [how["repeats"]] * n
-        columns[f"agreed_{kind}"] = [int(count) for count in agreed]
-        columns[f"consistent_{kind}"] = [int(count) == how["repeats"] for count in agreed]
-        columns[f"change_{kind}"] = [CHANGE] * n
-    count = n if how["search_limit"] is None else how["search_limit"]
-    searched = {(how["seed"] * count + i) % n for i in range(count)}  # another seed, others
-    for metric, radii in searches.items():
-        grid, name = metric.grid, metric.label
-        rows = [r if i in searched else None for i, r in enumerate(radii)]
-
-        def column(values: Sequence[Any], where: Sequence[bool], kind: str = "Int64") -> Any:
-            return pd.array([v if w else None for v, w in zip(values, where, strict=True)], kind)
-
-        there, lost = [i in searched for i in range(n)], [r is not None for r in rows]
-        columns[f"{name}_reach"] = column([grid.radius] * n, there)
-        columns[f"{name}_broken_radius"] = column(rows, lost)
-        columns[f"{name}_dy"] = column([float((r or 0) * grid.step) for r in rows], lost, "Float64")
-        columns[f"{name}_dx"] = column([0.0] * n, lost, "Float64")
-        columns[f"{name}_prediction"] = column(wrong, lost)
-        if metric.mode.samples:
-            columns[f"{name}_sampled"] = column([metric.mode.samples] * n, there)
-        if metric.mode.full:
-            rings = np.array([grid.ring(offset) for offset in grid])
-            far = [grid.radius + 1 if r is None else r for r in rows]
-            bitmaps = [np.packbits(rings < r).tobytes() for r in far]
-            columns[f"{name}_bitmap"] = [
-                b if w else None for b, w in zip(bitmaps, there, strict=True)
-            ]
-    return pd.DataFrame({**columns, "near_tie": [False] * n})
+def _grid_cells(metric: Adversarial, radii: Radii, labels: Sequence[int]) -> Cells:
+    """Predict the offsets up to the first misclassified one; all of them for a full grid."""
+    rings = np.array(metric.grid.rings)
+    true = np.array(labels)[:, None]
+    far = np.array([metric.radius + 1 if r is None else r for r in radii])[:, None]
+    classes = np.where(rings < far, true, (true + 1) % CLASSES)
+    if not metric.full_grid:
+        later = np.arange(len(rings)) > (rings < far).sum(1, keepdims=True)
+        classes = np.where(later, -1, classes)
+    return Cells(classes.astype(np.int16), np.full(classes.shape, -1, np.float32), true[:, 0])
 
 
-def record_with_samples(
+def _draw_cells(metric: Consistency, agreed: Sequence[int], clean: np.ndarray) -> Cells:
+    """Predict the clean class in as many draws of an image as agree."""
+    per_draw = metric.draws.per_draw
+    same = np.arange(metric.samples) < np.array(agreed, dtype=int)[:, None]  # (images, draws)
+    second = np.where(same, clean[:, None], (clean[:, None] + 1) % CLASSES)
+    classes = np.repeat(clean[:, None], 1 + per_draw * metric.samples, axis=1)
+    classes[:, per_draw::per_draw] = second
+    probabilities = np.full(classes.shape, 0.5, np.float32)
+    probabilities[:, per_draw::per_draw] += CHANGE
+    return Cells(classes.astype(np.int16), probabilities, clean.astype(np.int64))
+
+
+def make_result(
     model: str = "a",
     *,
-    broken: Mapping[str, Radii] | None = None,  # by attack, the ring that broke each image
-    consistent: Mapping[str, Sequence[int]] | None = None,  # by kind, how many draws agree
+    failures: Mapping[str, Radii] | None = None,  # by attack
+    consistent: Mapping[str, Sequence[int]]
+    | None = None,  # by kind, draws of each image that agree
     data: str = "scenes",
     max_shift: int = 6,
+    step: str | None = None,  # of all attacks; None: each attack's own
+    full_grid: bool = False,
+    attack_limit: int | None = None,  # images of the attacks
+    samples: int = 1,
+    seed: int = 0,
+    digests: Sequence[int] | None = None,
+    labels: Sequence[int] | None = None,
     parameters: int = 1_000_000,
     created: str = "2026-01-02T03:04:05+00:00",
-    full_grid: bool = False,  # short for the mode `full_grid`: then the record has heat maps
-    settings: Mapping[str, Any] | None = None,  # any of `SETTINGS`; others are kept as they are
-    fingerprint: str = "f" * 64,
-    labels: Sequence[int] | None = None,
-) -> Record:
-    """A record whose scores follow from the outcomes of its images."""
-    broken = broken or {"crop": spread(100, [10, 5, 5])}
+    metrics: Sequence[Metric] = (),  # further ones, of the clean image
+    **conditions: str,  # split, crop, pad, precision
+) -> Result:
+    """Return a result that was not saved; its scores follow from its cells."""
+    failures = {"crop": spread(100, [10, 5, 5])} if failures is None else failures
     consistent = consistent or {}
-    labels = labels or [i % 10 for i in range(len(next(iter(broken.values()))))]
-    how = {**SETTINGS, **({"mode": "full_grid"} if full_grid else {}), **(settings or {})}
-    mode = Mode.parse(how["mode"])
-    seed = how["seed"] if mode.samples else 0
-    searches = {}
-    for name, radii in broken.items():
-        attack = ATTACKS.get(name)
-        grid = Grid(max_shift, Fraction(how["step"] or attack.step))
-        searches[Adversarial(attack, grid, mode, seed)] = radii
-    draws = [Consistency(kind, 9, how["repeats"], how["seed"]) for kind in consistent]
-    samples = make_samples(searches, consistent, labels, how)
-    preprocessing = Preprocessing(64, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    geometry = geometry_for(preprocessing, margin=6, rendered=True).to_json()
-    elsewhere = {"mode", "step", "repeats", "split", "crop", "pad"}
-    record = describe(
-        [Accuracy(), *draws, *searches],
-        samples,
+    radii = next(iter(failures.values()), [])
+    n = len(radii) or len(next(iter(consistent.values())))
+    labels = [i % CLASSES for i in range(n)] if labels is None else labels
+    tables = Tables([f"test/{i:05d}" for i in range(n)])
+    tables.array(LABEL, 1)[:, 0] = labels
+    tables.array(DIGEST, 1)[:, 0] = [1000 + i for i in range(n)] if digests is None else digests
+    wrong = np.array([radius == 0 for radius in radii] or [False] * n)
+    clean = np.where(wrong, (np.array(labels) + 1) % CLASSES, labels)
+    tables.array(CLEAN, 1)[:, 0] = clean
+    requests = [Request(metric, n) for metric in (Accuracy(), *metrics)]
+    for attack, rings in failures.items():
+        own_step = step or str(ATTACKS.get(attack).step if attack in ATTACKS else 1)
+        search = Adversarial(attack, max_shift, own_step, full_grid)
+        tables.write(search.table, tables.keys, _grid_cells(search, rings, labels))
+        requests.append(Request(search, attack_limit or n))
+    tables.array(CLEAN, 1)[:, 0] = clean
+    for kind, agreed in consistent.items():
+        draws = Consistency(kind, SPAN, samples, seed)
+        tables.write(draws.table, tables.keys, _draw_cells(draws, agreed, clean))
+        requests.append(Request(draws, n))
+    precision, split = conditions.get("precision", "fp32"), conditions.get("split", "test")
+    geometry = {"view": 64, "resize": 73, "margin": 4, "interpolation": "bicubic"}
+    geometry |= {"pad": conditions.get("pad", "none"), "crop": conditions.get("crop", "paper")}
+    result = derive_result(
+        tables,
+        requests,
         model=ModelInfo(
             name=model,
             source="bundled",
             digest="d" * 64,
             parameters=parameters,
-            input_size=preprocessing.input_size,
-            mean=preprocessing.mean,
-            std=preprocessing.std,
-            interpolation=preprocessing.interpolation,
+            input_size=64,
+            mean=(0.5, 0.5, 0.5),
+            std=(0.25, 0.25, 0.25),
+            interpolation="bicubic",
         ),
-        data=DataInfo(
-            name=data,
-            split=how["split"],
-            images=len(samples),
-            fingerprint=fingerprint,
-            geometry={**geometry, "crop": how["crop"], "pad": how["pad"]},
-            labels=images_digest(samples["key"], samples["label"]),
-        ),
-        settings={"limit": None, **{k: v for k, v in how.items() if k not in elsewhere}},
+        data=DataInfo(data, split, images=0, geometry={**geometry, "rendered": True}),
+        settings={"seed": seed, "precision": precision},
         environment={"shiftbench": "0.1.0", "torch": "2.13.0", "device": "cpu"},
-        seconds=12.5,
-        forward_passes=4321,
     )
-    return replace(record, created=created)
+    return replace(result, created=created)
 
 
-def make_record(model: str = "a", **how: Any) -> Record:
-    """Such a record, whose images are not at hand."""
-    return replace(record_with_samples(model, **how), table=None)
-
-
-def write_record(root: Path, model: str = "a", **how: Any) -> Record:
-    """Such a record, written with its samples and read back."""
-    record = record_with_samples(model, **how)
-    folder = record_folder(root, record.model.name, record.data.name)
-    write(folder, record)
-    return read_record(folder)
-
-
-def trio(
-    root: Path, *, data: str = "scenes", n: int = 400, full_grid: bool = False
-) -> list[Record]:
-    """Three records such as a demo makes: a baseline, aps and af, with every attack."""
-    curves = {
-        "xcit_pico_6_p4": {
-            "integer": [40, 20, 16, 12, 8, 8, 6],
-            "half": [40, 16, 14, 10, 8, 6, 6],
-            "crop": [40, 24, 18, 12, 12, 8, 8],
-            "bilinear": [40, 6, 6, 4, 4, 8, 4],
-            "camera": [40, 5, 5, 4, 4, 4, 4],
-        },
-        "xcit_pico_6_p4_aps": {
-            "integer": [44],
-            "half": [44, 18, 4, 2, 2, 2],
-            "crop": [44, 6, 6, 4, 4, 4, 4],
-            "bilinear": [44, 4, 4, 4, 2, 2, 2],
-            "camera": [44, 4, 4, 2, 2, 2, 2],
-        },
-        "xcit_pico_6_p4_af": {
-            "integer": [36, 1, 1],
-            "half": [36, 1, 1, 0, 1],
-            "crop": [36, 6, 5, 4, 4, 2, 2],
-            "bilinear": [36, 1, 1, 2, 0, 0, 1],
-            "camera": [36, 1, 1, 0, 1, 1],
-        },
+def save_result(root: Path, result: Result) -> Result:
+    """Write a result as a record and read it back."""
+    folder = record_folder(root, result.model.name, result.data.name)
+    identity = {
+        "schema": SCHEMA,
+        "weights": result.model.digest,
+        "data": result.data.name,
+        "geometry": {k: v for k, v in result.data.geometry.items() if k != "margin"},
+        "classes": CLASSES,
+        **result.settings,
     }
-    agree = {"xcit_pico_6_p4": 350, "xcit_pico_6_p4_aps": 392, "xcit_pico_6_p4_af": 398}
+    save_tables(folder, result.tables, identity)
+    write_record(folder, result)
+    return load_record(folder)
+
+
+def make_record(root: Path, model: str = "a", **how: Any) -> Result:
+    """Return a result that was written and read back."""
+    return save_result(root, make_result(model, **how))
+
+
+def make_trio(root: Path, *, data: str = "scenes", n: int = 400, **how: Any) -> list[Result]:
+    """Return three records as of the demo: a baseline, aps and af, with every attack."""
+    rings = {
+        "xcit": ([40, 20, 16, 12, 8, 8, 6], [40, 16, 14, 10, 8, 6, 6], [40, 24, 18, 12, 12, 8, 8]),
+        "xcit_aps": ([44], [44, 18, 4, 2, 2, 2], [44, 6, 6, 4, 4, 4, 4]),
+        "xcit_af": ([36, 1, 1], [36, 1, 1, 0, 1], [36, 6, 5, 4, 4, 2, 2]),
+    }
+    agree = {"xcit": 350, "xcit_aps": 392, "xcit_af": 398}
     return [
-        write_record(
+        make_record(
             root,
             f"{model}.{data}",
-            broken={attack: spread(n, at) for attack, at in rings.items()},
+            failures={
+                attack: spread(n, at[min(index, 2)]) for index, attack in enumerate(ATTACKS_OF_TRIO)
+            },
             consistent={
                 kind: [i < agree[model] - 2 * k for i in range(n)]
                 for k, kind in enumerate(("integer", "half", "crop"))
             },
             data=data,
-            full_grid=full_grid,
             parameters=480_000 + 1_000 * len(model),
+            **how,
         )
-        for model, rings in curves.items()
+        for model, at in rings.items()
     ]

@@ -116,6 +116,17 @@ class DataInfo:
     def __str__(self) -> str:
         return f"{self.name} {self.split}, {self.images:,} images"
 
+    @property
+    def geometry_text(self) -> str:
+        """How images become views, for people: "resized to 256 px, view 224 px, ..."."""
+        cut = self.geometry
+        if cut["crop"] == "given":  # images in memory
+            return f"view {cut['view']} of {cut['resize']} px, margin {cut['margin']} px"
+        first = "rendered" if cut["rendered"] else f"resized to {cut['resize']} px"
+        padded = "" if cut["pad"] == "none" else f", margin padded ({cut['pad']})"
+        size = f"view {cut['view']} px, margin {cut['margin']} px, {cut['interpolation']}"
+        return f"{first}, {size}{padded}"
+
     def class_name(self, index: int) -> str:
         """Return the name of a class, or its index where it has no name."""
         return self.classes[index] if 0 <= index < len(self.classes) else str(index)
@@ -261,8 +272,14 @@ class Result:
             own = ids[tables.rows(keys)]
             outcomes = request.loaded.outcomes(read_cells(tables, request.loaded, keys))
             for name, values in outcomes.items():
-                if str(name) in request.scores:
-                    found[name] = pd.Series(values, index=own)
+                if str(name) not in request.scores:
+                    continue
+                if np.isnan(values).any():
+                    raise RecordError(
+                        f"cannot compute {name} of {self.folder}: its tables lack predictions. Run "
+                        "the evaluation again"
+                    )
+                found[name] = pd.Series(values, index=own)
         return found
 
     def to_frame(self) -> pd.DataFrame:

@@ -110,7 +110,7 @@ def _lines(
             return ""
         score = cell.value
         value = bold(score.text()) if cell.best else score.text()
-        value += escape(" †") if cell.unlike else ""
+        value += f" {escape('†')}" if cell.unlike else ""
         parts = [score.interval()] * intervals
         parts += [f"n={score.n:,}"] * (score.n != cell.result.data.images)
         return value + (detail(" ".join(parts)) if parts else "")
