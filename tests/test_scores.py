@@ -1,4 +1,4 @@
-"""Names of scores, and the mapping that every table, page and file iterates over."""
+"""Names of scores, and their form in record.json."""
 
 from __future__ import annotations
 
@@ -10,88 +10,73 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiftbench.errors import UsageError
-from shiftbench.scores import ACCURACY, SCORE_FIELDS, ScoreName, Scores
-from shiftbench.statistics import Score, mean_score, wilson
-
-words = st.text(min_size=1, max_size=6).filter(lambda w: w not in SCORE_FIELDS and "@" not in w)
-awkward = st.sampled_from(["flip", "5", "half[1/4]", "5:roll", "a.b", "0", "unit-free"])
-names = st.builds(
+from shiftbench.scores import (
+    ACCURACY,
+    SCORE_FIELDS,
     ScoreName,
-    family=words | awkward,
-    kind=st.just("") | words | awkward,
-    radius=st.none() | st.integers(0, 40),
+    curve_of,
+    find_score,
+    last_points,
+    scores_from_json,
+    scores_to_json,
 )
-fractions = st.builds(wilson, st.integers(0, 9), st.integers(9, 99))
-others = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12).map(
-    lambda values: mean_score(values, unit="logits")
-)
+from shiftbench.statistics import wilson
+
+CROP = ScoreName("adversarial", "crop")
+words = st.text(min_size=1).filter(lambda word: word not in SCORE_FIELDS and "@" not in word)
+score_names = st.builds(ScoreName, words, st.just("") | words, st.none() | st.integers(0, 99))
 
 
-@given(st.dictionaries(names, fractions | others, max_size=12))
-def test_every_mapping_survives_a_file(entries: dict[ScoreName, Score]) -> None:
-    """Whatever the names: a score beside kinds of its family, numbers as kinds, any unit."""
-    scores = Scores(entries)
-    text = json.dumps(scores.to_json(), allow_nan=False)
-    assert dict(Scores.from_json(json.loads(text))) == entries
+@given(st.lists(score_names, unique=True))
+def test_scores_json_round_trip(given_names: list[ScoreName]) -> None:
+    scores = {name: wilson(index, 100) for index, name in enumerate(given_names)}
+    content = json.loads(json.dumps(scores_to_json(scores)))
+    assert scores_from_json(content) == scores
 
 
-def test_a_file_has_the_places_that_the_contract_names() -> None:
+def test_scores_json_is_nested_by_family_kind_and_radius() -> None:
     score = wilson(9, 10)
-    content = Scores(
-        {
-            ACCURACY: score,
-            ScoreName("consistency", "half"): score,
-            ScoreName("adversarial", "crop", 3): score,
-        }
-    ).to_json()
-    leaf = {"value": 0.9, "low": score.low, "high": score.high, "n": 10}
-    assert content == {
-        "accuracy": leaf,
-        "consistency": {"half": leaf},
-        "adversarial": {"crop": {"3": leaf}},
-    }
+    content = scores_to_json({ACCURACY: score, CROP.at(3): score, ScoreName("flip", "crop"): score})
+    assert content["accuracy"] == vars(score)
+    assert content["adversarial"]["crop"]["3"] == vars(score)
+    assert content["flip"]["crop"]["n"] == 10
 
 
-LEAF: dict[str, Any] = {"value": 0.5, "low": 0.1, "high": 0.9, "n": 10}
+@pytest.mark.parametrize("name", [ScoreName("value"), ScoreName("a", "low"), ScoreName("a@1")])
+def test_scores_json_ambiguous_name_raises(name: ScoreName) -> None:
+    with pytest.raises(ValueError, match="expected a score name without @"):
+        scores_to_json({name: wilson(1, 2)})
+
+
+GOOD = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
-        ({"accuracy": 0.5}, "accuracy: expected an object, got float"),
-        ({"accuracy": {"value": 0.5}}, "accuracy: expected value, low, high and n, got value"),
-        ({"accuracy": {**LEAF, "low": "0.1"}}, "accuracy: expected numbers"),
-        ({"accuracy": {**LEAF, "value": 50.0}}, r"accuracy: scores are fractions in \[0, 1\]"),
-        ({"a": {"b": {"c": LEAF}}}, "a.b.c: expected scores by family, kind and max shift"),
-        ({"a": {"b": {"1": {"2": LEAF}}}}, "a.b.1.2: expected scores by family"),
-        (LEAF, "expected scores by family"),
+        ([], "expected an object, got list"),
+        ({"a": 3}, "a: expected an object, got int"),
+        (GOOD, "expected scores by family"),
+        ({"a": {"b": {"c": GOOD}}}, "a.b.c: expected scores by family, kind and max shift"),
+        ({"a": {"b": {"1": {"2": GOOD}}}}, "expected scores by family"),
+        ({"a": {"value": 1}}, "a: expected value, low, high and n, got value"),
+        ({"a": {**GOOD, "value": "0.5"}}, "a: expected numbers"),
+        ({"a": {**GOOD, "value": 0.7}}, "a: expected 0 <= low <= value <= high <= 1"),
+        ({"a": {**GOOD, "high": 1.5}}, "a: expected 0 <= low <= value <= high <= 1"),
     ],
 )
-def test_what_is_no_score_is_named(content: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Scores.from_json(content)
+def test_scores_json_bad_content_raises(content: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        scores_from_json(content)
 
 
-@pytest.mark.parametrize("word", ["value", "n", "crop@3"])
-def test_names_that_a_file_could_not_hold_are_refused(word: str) -> None:
-    with pytest.raises(ValueError, match=f"cannot be called '{word}'"):
-        ScoreName("adversarial", word)
-
-
-def test_scores_are_found_by_text_curve_and_radius() -> None:
-    curve = {ScoreName("adversarial", "crop", s): wilson(9 - s, 10) for s in (2, 0, 1)}
-    scores = Scores({ACCURACY: wilson(9, 10), **curve})
-    crop = ScoreName("adversarial", "crop")
-    assert list(scores.curve(crop)) == [0, 1, 2]  # whatever the order in the file
-    assert scores.stems() == [ACCURACY, crop]
-    assert scores.curves() == [crop]
-    assert scores.at(crop) == scores.at(crop, 2) == scores.find("adversarial_crop")
-    assert scores.at(crop, 3) is None
-    assert scores.at(ACCURACY) == scores.find("accuracy") == wilson(9, 10)
-    assert list(scores.texts()) == [
-        "accuracy",
-        "adversarial_crop",
-        *(f"adversarial_crop@{s}" for s in range(3)),
-    ]
-    with pytest.raises(UsageError, match="Did you mean 'adversarial_crop@1'"):
-        scores.find("adversarial_crops@1")
+def test_scores_are_found_by_text() -> None:
+    curve = {CROP.at(s): wilson(9 - s, 10) for s in (2, 0, 1)}
+    scores = {ACCURACY: wilson(9, 10), **curve}
+    assert list(curve_of(scores, CROP)) == [0, 1, 2]
+    assert curve_of(scores, ACCURACY) == {}
+    assert list(last_points(scores)) == [ACCURACY, CROP.at(2)]
+    assert find_score(scores, "adversarial_crop") == find_score(scores, "adversarial_crop@2")
+    assert find_score(scores, "top1") == find_score(scores, "accuracy") == wilson(9, 10)
+    with pytest.raises(UsageError, match=r"unknown score 'adversarial_crops@1'.*Did you mean"):
+        find_score(scores, "adversarial_crops@1")

@@ -1,4 +1,4 @@
-"""Intervals and tests against scipy."""
+"""Intervals and tests, compared with scipy."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.stats import binomtest
 from scipy.stats import t as scipy_t
 
@@ -16,6 +15,7 @@ from shiftbench.statistics import (
     Z95,
     compare_paired,
     differ_for_any_pairing,
+    holm,
     mcnemar,
     mean_score,
     wilson,
@@ -26,7 +26,7 @@ counts = st.tuples(st.integers(0, 3000), st.integers(0, 3000)).map(sorted).filte
 
 @given(counts)
 @settings(deadline=None)
-def test_wilson_is_scipys(pair: list[int]) -> None:
+def test_wilson_equals_scipy(pair: list[int]) -> None:
     successes, n = pair
     score = wilson(successes, n)
     interval = binomtest(successes, n).proportion_ci(method="wilson")
@@ -38,20 +38,20 @@ def test_wilson_is_scipys(pair: list[int]) -> None:
 
 @given(st.integers(0, 400), st.integers(0, 400))
 @settings(deadline=None)
-def test_mcnemar_is_the_exact_binomial_test(b: int, c: int) -> None:
+def test_mcnemar_equals_exact_binomial_test(b: int, c: int) -> None:
     expected = binomtest(b, b + c, 0.5).pvalue if b + c else 1.0
     assert mcnemar(b, c) == pytest.approx(expected, rel=1e-9)
     assert mcnemar(b, c) == mcnemar(c, b)
 
 
-def test_mcnemar_of_a_whole_validation_set_neither_overflows_nor_underflows() -> None:
+def test_mcnemar_of_large_counts_does_not_overflow() -> None:
     assert mcnemar(5000, 5200) == pytest.approx(binomtest(5000, 10200, 0.5).pvalue, rel=1e-9)
     assert 0 < mcnemar(0, 1000) < 1e-290
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
-def test_a_paired_comparison_is_antisymmetric_and_holds_its_difference(
+def test_paired_comparison_is_antisymmetric_and_contains_its_difference(
     outcomes: list[tuple[bool, bool]],
 ) -> None:
     first, second = zip(*outcomes, strict=True)
@@ -64,7 +64,7 @@ def test_a_paired_comparison_is_antisymmetric_and_holds_its_difference(
     assert (one.only_first, one.only_second) == (other.only_second, other.only_first)
 
 
-def test_the_exact_test_and_the_interval_of_rights_and_wrongs_say_the_same() -> None:
+def test_paired_binary_interval_excludes_zero_exactly_if_significant() -> None:
     """Every table of up to 40 images."""
     for n in (1, 5, 12, 25, 40):
         for b, c in product(range(n + 1), repeat=2):
@@ -75,9 +75,9 @@ def test_the_exact_test_and_the_interval_of_rights_and_wrongs_say_the_same() -> 
                 assert compared.is_significant == (compared.low > 0 or compared.high < 0)
 
 
-def test_the_paired_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+def test_paired_interval_has_nominal_coverage() -> None:
     rng = np.random.default_rng(0)
-    n, trials, p_first, p_second = 60, 2000, 0.05, 0.15  # each alone is right
+    n, trials, p_first, p_second = 60, 2000, 0.05, 0.15  # correct by one alone
     hits = 0
     for _ in range(trials):
         draw = rng.random(n)
@@ -86,7 +86,7 @@ def test_the_paired_interval_covers_the_truth_about_as_often_as_it_says() -> Non
     assert 0.93 < hits / trials < 0.98
 
 
-def test_scores_read_as_percent_and_compare_by_value() -> None:
+def test_score_prints_percent_and_compares_by_value() -> None:
     score = wilson(17, 24)
     assert str(score) == "70.8% [50.8, 85.1], n = 24"
     assert float(score) == score.value
@@ -101,12 +101,12 @@ fractions = st.lists(st.floats(0, 1), min_size=1, max_size=40)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60))
-def test_the_mean_of_rights_and_wrongs_has_wilsons_interval(outcomes: list[bool]) -> None:
+def test_mean_of_binary_outcomes_has_wilson_interval(outcomes: list[bool]) -> None:
     assert mean_score(outcomes) == wilson(sum(outcomes), len(outcomes))
 
 
 @given(fractions)
-def test_a_mean_lies_in_its_interval_and_no_sample_is_certain(outcomes: list[float]) -> None:
+def test_mean_is_inside_a_nonempty_interval(outcomes: list[float]) -> None:
     score = mean_score(outcomes)
     assert score.value == pytest.approx(np.mean(outcomes))
     assert 0 <= score.low <= score.value <= score.high <= 1
@@ -115,7 +115,7 @@ def test_a_mean_lies_in_its_interval_and_no_sample_is_certain(outcomes: list[flo
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=60))
-def test_draws_of_one_image_are_not_independent(agreed: list[int]) -> None:
+def test_mean_of_draws_counts_images_not_draws(agreed: list[int]) -> None:
     """The interval lies between those of as many images with one draw, and of every draw alone.
 
     Both with Student's quantile, as the clustered one has it.
@@ -141,7 +141,7 @@ def wilson_width(p: float, n: int, z: float) -> float:
     "agreement",  # Beta distributions of how often an image agrees
     [(0.6, 0.2), (1.0, 0.1), (0.5, 0.5), (0.05, 0.01), (5.0, 0.5)],
 )
-def test_the_clustered_interval_covers_the_truth_about_as_often_as_it_says(
+def test_clustered_interval_has_nominal_coverage(
     images: int, agreement: tuple[float, float]
 ) -> None:
     """With intervals of single draws it is in the first case and 80 images less than 60%."""
@@ -155,72 +155,15 @@ def test_the_clustered_interval_covers_the_truth_about_as_often_as_it_says(
     assert hits / trials < 0.98 or images < 80
 
 
-# Distributions of an outcome with its mean; a percentile bootstrap covers the first in 77% of
-# samples of 20, and in 88% of samples of 120.
-SKEWED: dict[str, tuple[Callable[[np.random.Generator, int], NDArray[np.float64]], float]] = {
-    "very": (lambda rng, n: rng.lognormal(0, 1.5, n), float(np.exp(1.125))),
-    "lognormal": (lambda rng, n: rng.lognormal(0, 1, n), float(np.exp(0.5))),
-    "exponential": (lambda rng, n: rng.exponential(1, n), 1.0),
-    "normal": (lambda rng, n: rng.normal(0, 1, n), 0.0),
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "n", "least"),
-    [
-        ("very", 20, 0.87),
-        ("very", 120, 0.9),
-        ("lognormal", 20, 0.905),
-        ("lognormal", 120, 0.92),
-        ("exponential", 20, 0.93),
-        ("normal", 20, 0.94),
-        ("normal", 120, 0.94),
-    ],
-)
-def test_intervals_of_skewed_scores_cover_the_truth(kind: str, n: int, least: float) -> None:
-    draw, truth = SKEWED[kind]
-    rng, trials = np.random.default_rng(0), 1500
-    scores = [mean_score(draw(rng, n), unit="logits") for _ in range(trials)]
-    assert least < np.mean([s.low <= truth <= s.high for s in scores]) < 0.965
-
-
-def test_other_units_have_students_interval_where_nothing_is_skewed() -> None:
-    half = np.random.default_rng(1).normal(0.0, 2.0, 100)
-    values = 3.0 + np.concatenate([half, -half])
-    score = mean_score(values, unit="logits")
-    expected = scipy_t.interval(0.95, 199, values.mean(), values.std(ddof=1) / np.sqrt(200))
-    assert (score.low, score.high) == pytest.approx(expected)
-    assert (score.unit, score.text()) == ("logits", "3")
-    assert not mean_score([0.5, 1.5]).is_fraction  # nobody reads more than everything in percent
-    equal = mean_score([7.3] * 33, unit="px")
-    assert equal.low == pytest.approx(equal.high)
-    assert equal.low <= equal.value <= equal.high
-    small = mean_score([0.001, 0.003], unit="variance")  # within [0, 1], and yet no fraction
-    assert small.text() == "0.002"
-
-
-def test_too_few_images_have_no_interval() -> None:
-    few, enough = (mean_score(np.arange(n) + 0.5, unit="logits") for n in (9, 10))
-    assert (few.low, few.high, few.interval()) == (-np.inf, np.inf, "[none: n < 10]")
-    assert enough.has_interval
-    compared = compare_paired(np.zeros(9), np.ones(9), unit="logits")
-    assert not compared.is_significant
-    assert compared.low < 0 < compared.high
-
-
-@pytest.mark.parametrize("unit", ["logits", "fraction"])
 @pytest.mark.parametrize("n", [10, 25, 120])
-def test_a_p_value_and_the_interval_beside_it_say_the_same(unit: str, n: int) -> None:
+def test_paired_interval_excludes_zero_exactly_if_significant(n: int) -> None:
     """Random skewed data whose means differ a little: about half of them significantly."""
     rng = np.random.default_rng(n)
     significant = 0
     for _ in range(500):
         first, effect = rng.beta(0.3, 2.0, n), rng.normal(0, 0.15)
         second = np.clip(first + rng.exponential(0.2, n) - 0.2 + effect, 0, 1)
-        one, other = (
-            compare_paired(first, second, unit=unit),
-            compare_paired(second, first, unit=unit),
-        )
+        one, other = compare_paired(first, second), compare_paired(second, first)
         assert one.is_significant == (one.low > 0 or one.high < 0)
         assert one.low <= one.difference <= one.high
         assert (one.low, one.high) == pytest.approx((-other.high, -other.low))
@@ -229,18 +172,17 @@ def test_a_p_value_and_the_interval_beside_it_say_the_same(unit: str, n: int) ->
     assert 50 < significant < 480
 
 
-@pytest.mark.parametrize("unit", ["logits", "fraction"])
-def test_equal_means_are_not_told_apart_by_the_skew_of_their_differences(unit: str) -> None:
+def test_paired_test_of_equal_means_with_skewed_differences_rarely_rejects() -> None:
     """Most differences have one sign: a sign test rejects equal means in nearly every sample."""
     rng, trials, n = np.random.default_rng(4), 600, 120
     rejected = 0
     for _ in range(trials):
         change = rng.exponential(0.02, n) - 0.02
-        rejected += compare_paired(np.full(n, 0.4), 0.4 + change, unit=unit).is_significant
+        rejected += compare_paired(np.full(n, 0.4), 0.4 + change).is_significant
     assert rejected / trials < 0.08
 
 
-def test_few_different_shares_are_no_certainty() -> None:
+def test_paired_equal_fractions_have_a_nonempty_interval() -> None:
     alike = np.full(40, 0.8)
     same = compare_paired(alike, alike)
     assert same.low < 0 < same.high
@@ -248,18 +190,7 @@ def test_few_different_shares_are_no_certainty() -> None:
     assert (same.only_first, same.only_second, same.n) == (0, 0, 40)
 
 
-def test_differences_of_another_unit_do_not_depend_on_its_size() -> None:
-    rng = np.random.default_rng(2)
-    first = rng.normal(0, 1, 90)
-    second = first + rng.normal(0.2, 0.1, 90)
-    compared = compare_paired(first, second, unit="logits")
-    milli = compare_paired(1000 * first, 1000 * second, unit="millilogits")
-    assert (milli.low, milli.high) == pytest.approx((1000 * compared.low, 1000 * compared.high))
-    assert compared.low < 0.2 < compared.high
-    assert compared.high - compared.low < 0.06  # paired: the spread of the first does not matter
-
-
-def test_far_scores_differ_however_their_images_overlap() -> None:
+def test_differ_for_any_pairing_implies_significance_of_every_pairing() -> None:
     """Against every table of 30 images: sure means that no pairing at all is insignificant."""
     n, sure = 30, 0
     for a, b in product(range(n + 1), repeat=2):
@@ -267,18 +198,16 @@ def test_far_scores_differ_however_their_images_overlap() -> None:
         assert said == differ_for_any_pairing(wilson(b, n), wilson(a, n))
         if said:
             sure += 1
-            both = range(max(0, a + b - n), min(a, b) + 1)  # images that both get right
+            both = range(max(0, a + b - n), min(a, b) + 1)  # images that both classify correctly
             assert all(mcnemar(a - k, b - k) < 0.05 for k in both)
     assert sure > 100
 
 
-def test_only_rights_and_wrongs_are_sure_to_differ() -> None:
+def test_differ_for_any_pairing_is_false_for_other_means() -> None:
     high, low = mean_score([0.9] * 50), mean_score([0.1] * 50)
     assert not differ_for_any_pairing(high, low)
     assert not differ_for_any_pairing(wilson(50, 50), wilson(0, 40))
-    assert not differ_for_any_pairing(
-        mean_score([9.0] * 50, unit="px"), mean_score([1.0] * 50, unit="px")
-    )
+    assert not differ_for_any_pairing(wilson(30, 50), wilson(10, 50), tests=10**9)
 
 
 @pytest.mark.parametrize(
@@ -288,11 +217,22 @@ def test_only_rights_and_wrongs_are_sure_to_differ() -> None:
         (partial(mcnemar, -1, 2), "0 or more"),
         (partial(compare_paired, [True], [True, False]), "same images"),
         *(
-            (partial(mean_score, outcomes), "finite outcome per image")
-            for outcomes in ([], [0.5, float("nan")], [[1, 0]])
+            (partial(mean_score, outcomes), r"an outcome in \[0, 1\] per image")
+            for outcomes in ([], [0.5, float("nan")], [[1, 0]], [0.5, 1.5])
         ),
     ],
 )
-def test_what_is_no_outcome_per_image_is_refused(compute: Callable[[], object], words: str) -> None:
+def test_statistics_bad_input_raises(compute: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         compute()
+
+
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_holm_rejects_as_the_step_down_procedure(p_values: list[float]) -> None:
+    adjusted = holm(p_values)
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    rejecting = True
+    for rank, index in enumerate(order):
+        rejecting = rejecting and p_values[index] * (len(p_values) - rank) < 0.05
+        assert (adjusted[index] < 0.05) == rejecting
+        assert p_values[index] <= adjusted[index] <= 1

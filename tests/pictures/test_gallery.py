@@ -71,6 +71,6 @@ def test_gallery_bad_input_raises() -> None:
     with pytest.raises(UsageError, match="expected --data scenes, the data of the records"):
         build_gallery(first, second, data="cifar10")
     far = spread(200, [0] * 6 + [1])[::-1]  # the last image, which the data set does not have
-    wide = [make_result(name, failures={"crop": radii}) for name, radii in (("a", far), ("b", [None] * 200))]  # fmt: skip
+    a, b = (make_result(n, failures={"crop": r}) for n, r in (("a", far), ("b", [None] * 200)))
     with pytest.raises(DataError, match="cannot find the image 'test/00199'"):
-        build_gallery(*wide)
+        build_gallery(a, b)

@@ -59,7 +59,7 @@ def test_show_bad_input_raises(photo: Path, tmp_path: Path) -> None:
     text.write_text("not a picture")
     with pytest.raises(DataError, match="cannot read image"):
         show_image(text, offsets=DEFAULT_OFFSETS)
-    with pytest.raises(UsageError, match="expected offsets up to 16 px .* got 99 px"):
+    with pytest.raises(UsageError, match=r"expected offsets up to 16 px .* got 99 px"):
         show_image(photo, offsets={"crop": Offset(99, 0)})
     with pytest.raises(UsageError, match="whole pixels"):
         show_image(photo, offsets={"crop": Offset(0.5, 0)})

@@ -89,7 +89,7 @@ def test_record_with_bad_content_raises(change: dict[str, Any], words: str) -> N
 def test_load_records_damaged_or_missing_raises(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="there is no folder"):
         load_records([tmp_path / "nowhere"])
-    with pytest.raises(RecordError, match="no records in .* Make some with `shiftbench run`"):
+    with pytest.raises(RecordError, match=r"no records in .* Make some with `shiftbench run`"):
         load_records([tmp_path])
     record = make_record(tmp_path)
     assert record.folder is not None
@@ -143,7 +143,9 @@ def test_select_and_find_by_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown data set in these records 'c'"):
         select(results, data="c")
     assert find(results, "vit", data="b") is results[1]
-    with pytest.raises(UsageError, match="expected one record of vit, got 2 .* Choose with --data"):
+    with pytest.raises(
+        UsageError, match=r"expected one record of vit, got 2 .* Choose with --data"
+    ):
         find(results, "vit")
     record = make_record(tmp_path)
     assert find([], str(record.folder)).model == record.model

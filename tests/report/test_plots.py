@@ -72,7 +72,7 @@ def test_looks_differ_without_color() -> None:
 
 def test_curves_of_other_images_or_settings_raise_unless_allowed() -> None:
     results = [make_result("a"), make_result("b", data="cifar10", digests=range(100))]
-    with pytest.raises(UsageError, match="cannot draw a and b together: data is .*--allow-mixed"):
+    with pytest.raises(UsageError, match=r"cannot draw a and b together: data is .*--allow-mixed"):
         curves_figure(results)
     labels = legend(curves_figure(results, allow_mixed=True))
     assert labels == ["a on scenes test, 100 images", "b on cifar10 test, 100 images"]
@@ -105,7 +105,7 @@ def test_heatmap_puts_each_offset_in_its_cell() -> None:
         row, column = round(2 * offset.dy) + 6, round(2 * offset.dx) + 6
         assert image[row, column] == pytest.approx(100 * score.value)
     assert image[6, 6] == image.max()
-    with pytest.raises(UsageError, match="has no full grid.*--full-grid"):
+    with pytest.raises(UsageError, match=r"has no full grid.*--full-grid"):
         heatmap_figure(make_result("b"))
     with pytest.raises(UsageError, match="unknown full grid in this record 'crop'"):
         heatmap_figure(result, attacks=["crop"])

@@ -69,7 +69,7 @@ def test_narrowed_takes_the_images_of_the_public_models_by_file_name() -> None:
     part = narrowed(whole)
     assert sorted(part.keys) == sorted(moved)
     assert narrowed(part) is part
-    with pytest.raises(DataError, match="has 499 of their 500 .* imagenet:PATH"):
+    with pytest.raises(DataError, match=r"has 499 of their 500 .* imagenet:PATH"):
         narrowed(named(moved[1:]))
 
 
