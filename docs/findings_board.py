@@ -1,4 +1,4 @@
-"""The committed records, and how the findings show them."""
+"""The committed records, and the tables of the findings."""
 
 from __future__ import annotations
 
@@ -8,116 +8,103 @@ from pathlib import Path
 
 import pandas as pd
 
-from shiftbench.records.choose import load_records
-from shiftbench.records.record import Record, read_record
-from shiftbench.report.axis import ShiftAxis
-from shiftbench.report.compare import compare
-from shiftbench.scores import ScoreName, Scores
+from shiftbench.records.compare import compare
+from shiftbench.records.result import Result, image_ids, load_records
+from shiftbench.scores import ScoreName
+from shiftbench.shifts import ATTACKS
 from shiftbench.statistics import Score, mean_score
 
 RECORDS = Path(__file__).parents[1] / "results" / "records"
 KINDS = ("integer", "half", "crop")  # of consistency
+Scores = Mapping[ScoreName, Score]
 
 
 @cache
-def board() -> tuple[Record, ...]:
-    """Every committed record."""
+def board() -> tuple[Result, ...]:
+    """Read every committed record."""
     return tuple(load_records([RECORDS]))
 
 
-def samples(record: Record) -> pd.DataFrame:
-    """A row per image of a record."""
-    return _samples(_folder(record))
-
-
-def outcomes(record: Record) -> dict[ScoreName, pd.Series]:
-    """A number per image and score of a record."""
-    return _outcomes(_folder(record))
-
-
-def _folder(record: Record) -> Path:
-    assert record.folder is not None
-    return record.folder
-
-
 @cache
-def _samples(folder: Path) -> pd.DataFrame:
-    return read_record(folder).samples().set_index("key")
+def images(result: Result) -> pd.DataFrame:
+    """Return a row per image of a result, by image identifier."""
+    frame = result.to_frame()
+    ids = image_ids(result.tables)[result.tables.rows(frame["key"])]
+    return frame.set_index(ids)
 
 
-@cache
-def _outcomes(folder: Path) -> dict[ScoreName, pd.Series]:
-    return read_record(folder).outcomes()
-
-
-def record(model: str, data: str) -> Record:
-    """The record of a model."""
+def record(model: str, data: str) -> Result:
+    """Return the result of a model."""
     (chosen,) = (r for r in board() if (r.model.name, r.data.name) == (model, data))
     return chosen
 
 
 def shown(score: Score | None) -> str:
-    """A score with its interval."""
+    """Format a score with its interval."""
     return "" if score is None else f"{score.text()} {score.interval()}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, numbers to the right."""
+    """Return a Markdown table, numbers to the right."""
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *rows))
 
 
 def at(attack: str, radius: int) -> ScoreName:
-    """A point of a curve."""
+    """Return the name of a point of a curve."""
     return ScoreName("adversarial", attack, radius)
 
 
-def reach(attack: str, radius: int) -> str:
-    """`half 3 px`."""
-    return f"{attack} {ShiftAxis.of(at(attack, radius)).reach(radius)}"
+def extent(attack: str, radius: int) -> str:
+    """Return an attack with its largest shift: `half 3 px`."""
+    known = ATTACKS.get(attack)
+    return f"{attack} {radius * known.step} {known.unit}"
 
 
-def lost(record: Record, name: ScoreName) -> Score | None:
-    """The share of clean right answers that are wrong somewhere up to a radius."""
-    every = outcomes(record)
-    if name not in every:
+def lost(result: Result, name: ScoreName) -> Score | None:
+    """Return the fraction of correctly classified images that are misclassified up to a radius."""
+    outcomes = result.outcomes()
+    if name not in outcomes:
         return None
-    right = every[at(name.kind, 0)] == 1
-    return mean_score(1 - every[name][right])
+    correct = outcomes[at(name.kind, 0)] == 1
+    return mean_score(1 - outcomes[name][correct])
 
 
 def scores_table(names: Mapping[str, str], data: str, columns: Mapping[str, ScoreName]) -> str:
-    """A row per model, a column per score, with the number of images at its head."""
+    """Return a row per model and a column per score; the head contains the number of images."""
     scores = {row: record(model, data).scores for row, model in names.items()}
-    header = [f"{title}, {count(scores.values(), name)}" for title, name in columns.items()]
+    header = [f"{title}{count(scores.values(), name)}" for title, name in columns.items()]
     rows = [[row, *(shown(s.get(name)) for name in columns.values())] for row, s in scores.items()]
     return table(["", *header], rows)
 
 
 def count(models: Iterable[Scores], name: ScoreName) -> str:
-    """Of how many images a score is, the same for all models."""
-    (n,) = {scores[name].n for scores in models if name in scores}
-    return f"n={n:,}"
+    """Return the number of images of a score, which all models share; empty if none has it."""
+    found = {scores[name].n for scores in models if name in scores}
+    if not found:
+        return ""
+    (n,) = found
+    return f", n={n:,}"
 
 
 def paired_table(
     pairs: Mapping[str, tuple[str, str]], data: str, points: Sequence[tuple[str, int]]
 ) -> str:
-    """The second model minus the first, in points."""
+    """Return differences of the second model minus the first, in points."""
     rows = [
         [label, *(difference(record(first, data), record(second, data), at(*p)) for p in points)]
         for label, (first, second) in pairs.items()
     ]
-    titles = ["clean" if not radius else reach(attack, radius) for attack, radius in points]
+    titles = ["clean" if not radius else extent(attack, radius) for attack, radius in points]
     scores = [record(model, data).scores for pair in pairs.values() for model in pair]
-    header = [f"{title}, {count(scores, at(*p))}" for title, p in zip(titles, points, strict=True)]
+    header = [f"{title}{count(scores, at(*p))}" for title, p in zip(titles, points, strict=True)]
     return table(["points", *header], rows)
 
 
-def difference(first: Record, second: Record, name: ScoreName) -> str:
-    """Of one score, with its interval."""
+def difference(first: Result, second: Result, name: ScoreName) -> str:
+    """Format the paired difference of one score with its interval; empty if one has no score."""
     if name not in first.scores or name not in second.scores:
         return ""
-    compared = compare(first, second, max_shift=name.radius).scores
-    (one,) = (score.paired for score in compared if score.name == name)
-    return f"{100 * one.difference:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
+    differences, _ = compare(first, [second], max_shift=name.radius)
+    (test,) = (one.test for one in differences if one.name == name)
+    return f"{100 * test.difference:+.1f} [{100 * test.low:+.1f}, {100 * test.high:+.1f}]"

@@ -1,4 +1,4 @@
-"""What holds a network under a camera's moves at the price of one forward pass."""
+"""Remedies and fine-tuning that cost one forward pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from findings_board import at, board, count, difference, record, shown, table
 
-from shiftbench.records.record import Record
+from shiftbench.records.result import Result
 
 PHOTOGRAPHS = "imagenette128"
 NETWORKS = {
@@ -14,12 +14,12 @@ NETWORKS = {
     "XCiT": "xcit_pico_6_p8.imagenette",
     "alias-free": "xcit_pico_6_p8_af.imagenette",
 }
-WAYS = {  # all trained on from the same weights, alike
-    "trained on": ".control",
-    "trained on, `select:10`": ".control+select:10",
+WAYS = {  # all fine-tuned from the same weights, alike
+    "fine-tuned (control)": ".control",
+    "fine-tuned (control), `select:10`": ".control+select:10",
     "`steady`": ".steady",
     "`steady`, `select:10`": ".steady+select:10",
-    "trained on, `vote:3`": ".control+vote:3",
+    "fine-tuned (control), `vote:3`": ".control+vote:3",
 }
 TERMS = {  # of the loss, for the same time
     "none": ".control",
@@ -35,8 +35,8 @@ FRACTIONS = {  # by half pixels
 }
 
 
-def _records() -> Iterator[tuple[str, Record]]:
-    """Each network, each way, where it was measured."""
+def _records() -> Iterator[tuple[str, Result]]:
+    """Yield each network with each remedy, if there is a record."""
     measured = {one.model.name: one for one in board()}
     for net, model in NETWORKS.items():
         for way, suffix in WAYS.items():
@@ -45,20 +45,20 @@ def _records() -> Iterator[tuple[str, Record]]:
 
 
 def cured() -> str:
-    """What is right at every move, of each network and each way to hold it."""
+    """Tabulate the adversarial accuracy of each network and remedy."""
     columns = CROPS | FRACTIONS
     scores = {row: one.scores for row, one in _records()}
-    header = [f"{title}, {count(scores.values(), name)}" for title, name in columns.items()]
+    header = [f"{title}{count(scores.values(), name)}" for title, name in columns.items()]
     rows = [[row, *(shown(s.get(name)) for name in columns.values())] for row, s in scores.items()]
     return table(["", *header], rows)
 
 
 def cured_paired() -> str:
-    """What each way gains over training alone, image by image."""
+    """Tabulate what each remedy gains over fine-tuning, image by image."""
     columns = {t: n for t, n in (CROPS | FRACTIONS).items() if t not in ("crop 1 px", "crop 3 px")}
     first, rows = None, []
     for row, one in _records():
-        if one.model.name.endswith(WAYS["trained on"]):
+        if one.model.name.endswith(WAYS["fine-tuned (control)"]):
             first = one
         else:
             assert first is not None
@@ -67,7 +67,7 @@ def cured_paired() -> str:
 
 
 def ablation() -> str:
-    """Terms of the loss, each with the same compute."""
+    """Tabulate terms of the loss, each with the same compute."""
     control = record(NETWORKS["Lite0"] + TERMS["none"], PHOTOGRAPHS)
     rows = []
     for term, name in TERMS.items():
@@ -75,5 +75,5 @@ def ablation() -> str:
         cells = [shown(one.scores[point]) for point in CROPS.values()]
         gain = difference(control, one, at("crop", 6)) if one is not control else ""
         rows.append([term, *cells, gain])
-    header = [f"{title}, {count([control.scores], name)}" for title, name in CROPS.items()]
+    header = [f"{title}{count([control.scores], name)}" for title, name in CROPS.items()]
     return table(["term", *header, "difference at 6 px"], rows)

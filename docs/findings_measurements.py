@@ -1,4 +1,4 @@
-"""How good a measurement is: what it takes to tell networks apart, and what it predicts."""
+"""Quality of a score: forward passes until two networks differ, and what it predicts."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from findings_board import KINDS, at, board, outcomes, reach, samples, table
+from findings_board import KINDS, at, board, extent, images, table
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from shiftbench.records.comparable import group_records, why_not
-from shiftbench.records.record import Record
-from shiftbench.scores import ScoreName
+from shiftbench.records.compare import unequal
+from shiftbench.records.result import Result
+from shiftbench.report.scores import group_labels
+from shiftbench.scores import ScoreName, curve_of
 from shiftbench.shifts import ATTACKS, PAPER_ATTACKS
 from shiftbench.statistics import Z95
 
-RADIUS = 1  # steps, which every record of ours has
+RADIUS = 1  # steps, which every record has
+FEWEST = 3  # networks of a rank correlation
 POWER = 0.8416212335729143  # the 80% quantile of the normal distribution
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One way to look at an image, and how two networks did on the same images."""
+    """Outcomes of two networks on the same images."""
 
     outcomes: tuple[NDArray[np.float64], NDArray[np.float64]]
     passes: float  # forward passes per image, of both networks
 
     @property
     def passes_needed(self) -> float:
-        """Until a paired test tells the networks apart with a power of 80% (Connor 1987)."""
+        """Forward passes of a paired test with a power of 80% (Connor 1987)."""
         change = self.outcomes[1] - self.outcomes[0]
         effect, discordant = abs(change.mean()), (change**2).mean()
         if effect == 0:
@@ -40,25 +42,27 @@ class Trial:
         return float(max(images, 1.0) * self.passes)
 
 
-def search_passes(samples: pd.DataFrame, attack: str, radius: int) -> NDArray[np.float64]:
-    """How often the search up to a radius showed each image to the network."""
+def search_passes(rows: pd.DataFrame, attack: str, radius: int) -> NDArray[np.float64]:
+    """Return the forward passes of each image in a search up to a radius."""
     grid = ATTACKS.get(attack).grid(radius)
-    place = {(offset.dy, offset.dx): i for i, offset in enumerate(grid)}
-    offsets = zip(samples[f"{attack}_dy"], samples[f"{attack}_dx"], strict=True)
+    index = {(offset.dy, offset.dx): i for i, offset in enumerate(grid)}
+    offsets = zip(rows[f"{attack}_dy"], rows[f"{attack}_dx"], strict=True)
     return np.array(
-        [len(grid) if pd.isna(dy) else place.get((dy, dx), len(grid) - 1) + 1 for dy, dx in offsets]
+        [len(grid) if pd.isna(dy) else index.get((dy, dx), len(grid) - 1) + 1 for dy, dx in offsets]
     )
 
 
-def trial(first: Record, second: Record, name: ScoreName) -> Trial | None:
-    """What a score says of two networks, on the images that both get right on the clean image."""
-    if any(name not in r.scores for r in (first, second)) or why_not(first, second, name):
+def trial(first: Result, second: Result, name: ScoreName) -> Trial | None:
+    """Compare two networks on the images that both classify correctly without a shift."""
+    both = (first, second)
+    if any(name not in r.scores for r in both):
         return None
-    tables = [samples(r) for r in (first, second)]
-    pair = [outcomes(r)[name] for r in (first, second)]
-    right = [t.index[t["prediction"] == t["label"]] for t in tables]
+    if unequal(first.settings_of(name), second.settings_of(name)):
+        return None
+    tables, pair = [images(r) for r in both], [r.outcomes()[name] for r in both]
+    correct = [t.index[t["prediction"] == t["label"]] for t in tables]
     keys = pair[0].index.intersection(pair[1].index)
-    keys = keys.intersection(right[0]).intersection(right[1])
+    keys = keys.intersection(correct[0]).intersection(correct[1])
     if name.family == "consistency":
         passes = 4.0  # two views, two networks
     else:
@@ -71,16 +75,23 @@ def trial(first: Record, second: Record, name: ScoreName) -> Trial | None:
 
 
 def telling() -> str:
-    """Which measurement tells networks apart after how many forward passes."""
+    """Tabulate the forward passes until two networks differ significantly, by score."""
     names = [ScoreName("consistency", kind) for kind in KINDS]
     names += [at(attack, radius) for attack in PAPER_ATTACKS for radius in (1, 3, 6)]
-    pairs = [p for group in group_records(board()) for p in combinations(group.records, 2)]
+    labels = group_labels(board())
+    pairs = [
+        (first, second)
+        for (first, one), (second, other) in combinations(zip(board(), labels, strict=True), 2)
+        if one == other
+    ]
     rows = []
     for name in names:
         trials = [t for first, second in pairs if (t := trial(first, second, name)) is not None]
+        if not trials:
+            continue
         needed = np.array([t.passes_needed for t in trials])
         label = (
-            f"consistency, {name.kind}" if name.radius is None else reach(name.kind, name.radius)
+            f"consistency, {name.kind}" if name.radius is None else extent(name.kind, name.radius)
         )
         median = float(np.median(needed))
         rows.append(
@@ -105,14 +116,14 @@ def telling() -> str:
     return table(header, [row for _, row in sorted(rows, key=lambda r: r[0])])
 
 
-def kept(record: Record, attack: str) -> float:
-    """The share of right answers that survive the grid up to `RADIUS`."""
-    curve = record.scores.curve(at(attack, 0))
+def retained(result: Result, attack: str) -> float:
+    """Return adversarial divided by clean accuracy at `RADIUS`."""
+    curve = curve_of(result.scores, at(attack, 0))
     return curve[RADIUS].value / curve[0].value if RADIUS in curve else np.nan
 
 
 def spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rank correlation along the last axis; NaN where all are alike."""
+    """Return the rank correlation along the last axis; NaN if all values are equal."""
     ranks = [rankdata(values, axis=-1) for values in (x, y)]
     one, two = (r - r.mean(-1, keepdims=True) for r in ranks)
     with np.errstate(invalid="ignore"):
@@ -123,17 +134,19 @@ def spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float
 
 
 def correlation_cell(x: NDArray[np.float64], y: NDArray[np.float64]) -> str:
-    """Rank correlation with a bootstrap interval over networks."""
-    there = np.isfinite(x) & np.isfinite(y)
-    x, y = x[there], y[there]
+    """Format the rank correlation with a bootstrap interval over networks."""
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    if len(x) < FEWEST:
+        return ""
     draws = np.random.default_rng(0).integers(len(x), size=(2000, len(x)))
     low, high = np.nanquantile(spearman(x[draws], y[draws]), [0.025, 0.975])
     return f"{spearman(x, y):+.2f} [{low:+.2f}, {high:+.2f}], {len(x)}"
 
 
 def correlations() -> str:
-    """Does one random shift predict the worst case?"""
-    worst = {a: np.array([kept(r, a) for r in board()]) for a in PAPER_ATTACKS}
+    """Tabulate how consistency predicts retained accuracy, networks as units."""
+    worst = {a: np.array([retained(r, a) for r in board()]) for a in PAPER_ATTACKS}
     rows = []
     for kind in KINDS:
         scores = (r.scores.get(ScoreName("consistency", kind)) for r in board())
@@ -144,4 +157,4 @@ def correlations() -> str:
                 *(correlation_cell(random, worst[attack]) for attack in PAPER_ATTACKS),
             ]
         )
-    return table(["", *(f"kept, {reach(attack, RADIUS)}" for attack in PAPER_ATTACKS)], rows)
+    return table(["", *(f"retained, {extent(attack, RADIUS)}" for attack in PAPER_ATTACKS)], rows)

@@ -1,22 +1,20 @@
-"""What the board says: public networks on ImageNet photographs."""
+"""Findings about public networks on ImageNet images."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-from findings_board import at, board, count, difference, reach, shown, table
+from findings_board import at, board, count, difference, extent, shown, table
 from findings_measurements import correlation_cell
 from matplotlib.figure import Figure
 
-from shiftbench.records.choose import filter_by_dataset
-from shiftbench.records.record import Record
-from shiftbench.report.formats.markdown import to_markdown
-from shiftbench.report.overview import short_name
-from shiftbench.report.plots import overview_figure
-from shiftbench.report.published import SIDE_BY_SIDE_HEADS, side_by_side
-from shiftbench.report.table import build_tables
+from shiftbench.records.result import Result, select
+from shiftbench.report.formats import to_markdown
+from shiftbench.report.plots import overview_figure, short_name
+from shiftbench.report.scores import leaderboard, score_cells
 from shiftbench.scores import ACCURACY, ScoreName
 
 PAPER = Path(__file__).parents[1] / "results" / "paper"
@@ -27,21 +25,21 @@ SELECT = "+select:12"
 FEWEST_NETWORKS = 5  # for a rank correlation
 
 
-def networks() -> list[Record]:
-    """The records on ImageNet that were attacked by crops, those that keep the most first."""
-    records = [r for r in filter_by_dataset(board(), "imagenet") if CROP in r.scores]
-    return sorted(records, key=lambda record: -record.scores[CROP].value)
+def networks() -> list[Result]:
+    """Return the results on ImageNet with crop shifts, by adversarial accuracy."""
+    results = [r for r in select(board(), data="imagenet") if CROP in r.scores]
+    return sorted(results, key=lambda result: -result.scores[CROP].value)
 
 
 def zoo() -> str:
-    """Public networks with their public weights."""
+    """Tabulate public networks with their public weights."""
     columns = {
         "accuracy": ACCURACY,
         "consistency crop": CONSISTENCY,
-        **{reach(*point): at(*point) for point in POINTS},
+        **{extent(*point): at(*point) for point in POINTS},
     }
-    scores = [record.scores for record in networks()]
-    header = [f"{title}, {count(scores, name)}" for title, name in columns.items()]
+    scores = [result.scores for result in networks()]
+    header = [f"{title}{count(scores, name)}" for title, name in columns.items()]
     rows = [
         [short_name(r.model.name), *(shown(r.scores.get(name)) for name in columns.values())]
         for r in networks()
@@ -50,67 +48,87 @@ def zoo() -> str:
 
 
 def front() -> str:
-    """The board in five columns, as the README opens with it."""
+    """Tabulate the public networks in five columns, for the README."""
     columns = ["param_count", *(name.column for name in (ACCURACY, CONSISTENCY, CROP))]
-    tables = [table.only(columns) for table in build_tables(networks())]
+    tables = [table.only(columns) for table in leaderboard(score_cells(networks()))]
     return to_markdown(tables).strip()
 
 
 def selected() -> str:
-    """Public networks with crop selection and without, nothing trained."""
-    records = {record.model.name: record for record in filter_by_dataset(board(), "imagenet")}
-    pairs = [(one, records.get(one.model.name + SELECT)) for one in networks()]
-    points = [at("crop", 0), at("crop", 1), at("crop", 3)]
-    titles = ["clean", "crop 1 px", "crop 3 px"]
+    """Tabulate public networks with and without crop selection, nothing trained."""
+    results = {result.model.name: result for result in select(board(), data="imagenet")}
+    pairs = [(one, results.get(one.model.name + SELECT)) for one in networks()]
+    points = {"clean": at("crop", 0), "crop 1 px": at("crop", 1), "crop 3 px": at("crop", 3)}
     rows = [
         [
             short_name(plain.model.name),
-            *(f"{shown(plain.scores[p])} → {shown(select.scores[p])}" for p in points),
-            difference(plain, select, points[-1]),
+            *(f"{shown(plain.scores[p])} → {shown(select.scores[p])}" for p in points.values()),
+            difference(plain, select, at("crop", 3)),
         ]
         for plain, select in pairs
         if select is not None
     ]
-    header = [
-        f"{title}, {count([networks()[0].scores], p)}"
-        for title, p in zip(titles, points, strict=True)
-    ]
+    scores = [networks()[0].scores]
+    header = [f"{title}{count(scores, name)}" for title, name in points.items()]
     return table(["", *header, "difference at 3 px"], rows)
 
 
 def published() -> str:
-    """What was published of the same weights, and what was measured here."""
-    return table(SIDE_BY_SIDE_HEADS, [pair.cells() for pair in side_by_side(board(), PAPER)])
+    """Tabulate published and measured numbers of the same weights.
+
+    Crop consistency was published of torchvision's own weights: `tv:NAME` alone has it.
+    """
+    consistency = {
+        f"tv:{row['model']}": row[CONSISTENCY.column]
+        for row in _rows("antialiased_cnns.csv")
+        if row["variant"] == "baseline"
+    }
+    measured = {result.model.name: result for result in select(board(), data="imagenet")}
+    rows = []
+    for row in _rows("public_networks.csv"):
+        result = measured.get(row["model"])
+        if result is None:
+            continue
+        top1 = result.scores[ACCURACY]
+        remark = row["remark"]
+        if not (remark or top1.low <= float(row["top1"]) / 100 <= top1.high):
+            raise ValueError(f"expected a remark on the published top1 of {row['model']}")
+        rows.append(
+            [
+                row["model"],
+                f"{row['top1']} ({row['published_by']})",
+                shown(top1),
+                consistency.get(row["model"], ""),
+                shown(result.scores.get(CONSISTENCY)),
+                "; ".join(filter(None, (row["weights"], row["license"], remark))),
+            ]
+        )
+    heads = ["model", "top1 published", "top1 here", "crop consistency published"]
+    return table([*heads, "crop consistency here", "weights and license"], rows)
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (PAPER / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def predicts() -> str:
-    """Whether accuracy or consistency says what survives, networks as units."""
-    records = networks()
-    if len(records) < FEWEST_NETWORKS:
-        return f"{len(records)} networks are too few for a rank correlation."
-    scores = {"adversarial accuracy": lambda r: r.scores[CROP].value, "share kept": _kept}
-    measures: Mapping[str, Callable[[Record], float]] = {
-        "accuracy": lambda r: r.scores[ACCURACY].value,
-        "consistency crop": lambda r: r.scores[CONSISTENCY].value,
+    """Tabulate how accuracy and consistency predict adversarial accuracy, networks as units."""
+    results = networks()
+    if len(results) < FEWEST_NETWORKS:
+        return f"{len(results)} networks are too few for a rank correlation."
+    scores: Mapping[str, Callable[[Result], float]] = {
+        "adversarial accuracy": lambda r: r.scores[CROP].value,
+        "retained accuracy": lambda r: r.scores[CROP].value / r.scores[at("crop", 0)].value,
     }
-    rows = [
-        [
-            title,
-            *(
-                correlation_cell(*(np.array([f(r) for r in records]) for f in (x, y)))
-                for y in scores.values()
-            ),
-        ]
-        for title, x in measures.items()
-    ]
+    rows = []
+    for title, name in {"accuracy": ACCURACY, "consistency crop": CONSISTENCY}.items():
+        x = np.array([r.scores[name].value if name in r.scores else np.nan for r in results])
+        y = [np.array([score(r) for r in results]) for score in scores.values()]
+        rows.append([title, *(correlation_cell(x, values) for values in y)])
     return table(["", *(f"{name}, crop 6 px" for name in scores)], rows)
 
 
-def _kept(record: Record) -> float:
-    """The share of right answers that survive every crop."""
-    return record.scores[CROP].value / record.scores[at("crop", 0)].value
-
-
 def overview() -> Figure:
-    """The board in one picture."""
-    return overview_figure(build_tables(networks())[0])
+    """Draw adversarial against clean accuracy of the public networks."""
+    return overview_figure(leaderboard(score_cells(networks()))[0])

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from shiftbench.report.formats.markdown import update_between_markers
+from shiftbench.report.formats import update_between_markers
 from shiftbench.shifts import ATTACKS, DEFAULT_RADIUS, SHIFTS
 
 PAGE = Path(__file__).with_name("protocol.md")

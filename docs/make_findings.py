@@ -1,8 +1,8 @@
-"""Writes the tables and figures of the documentation that are made from records.
+"""Write the tables and figures of the documentation that are made from records.
 
 python docs/make_findings.py
 
-A table stands between a pair of markers of its page; a test fails where page and records differ.
+A table is between a pair of markers of its page. A test fails if page and records differ.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from findings_board import (
     at,
     board,
     count,
+    extent,
     lost,
-    outcomes,
     paired_table,
-    reach,
     record,
     scores_table,
     shown,
@@ -29,8 +28,8 @@ from findings_measurements import correlations, telling
 from findings_public import front, networks, overview, predicts, published, selected, zoo
 from matplotlib.figure import Figure
 
-from shiftbench.records.choose import filter_by_dataset
-from shiftbench.report.formats.markdown import update_between_markers
+from shiftbench.records.result import select
+from shiftbench.report.formats import update_between_markers
 from shiftbench.report.plots import curves_figure, save_figure
 from shiftbench.scores import ACCURACY, ScoreName
 from shiftbench.statistics import mean_score
@@ -46,7 +45,7 @@ TRIO = {
 SCENES = {row: model.replace(".imagenette", ".scenes") for row, model in TRIO.items()}
 LITE0 = "tf_efficientnet_lite0.imagenette"
 REPAIRED = {  # fine-tuned alike; the last two have the weights of the first
-    "as it is": LITE0,
+    "original": LITE0,
     "`blurpool`": f"{LITE0}+blurpool",
     "`aps`": f"{LITE0}+aps",
     "`circular+aps`": f"{LITE0}+circular+aps",
@@ -55,42 +54,42 @@ REPAIRED = {  # fine-tuned alike; the last two have the weights of the first
     "`vote:3`": f"{LITE0}+vote:3",
 }
 POINTS = (("crop", 1), ("crop", 2), ("bilinear", 3), ("integer", 1), ("half", 1))  # of REPAIRED
-ATTACKED = ("integer", "half", "bilinear", "lanczos")  # what TRIO was besides crop
+ATTACKED = ("integer", "half", "bilinear", "lanczos")  # besides crop, of TRIO
 
 
 def trio_whole() -> str:
-    """Accuracy and consistency of the trio."""
+    """Tabulate accuracy and consistency of the trio."""
     kinds = {f"consistency {kind}": ScoreName("consistency", kind) for kind in KINDS}
     return scores_table(TRIO, PHOTOGRAPHS, {"accuracy": ACCURACY, **kinds})
 
 
 def trio_crops() -> str:
-    """The trio under crops."""
+    """Tabulate the trio under crop shifts."""
     columns = {f"{s} px" if s else "clean": at("crop", s) for s in (0, 1, 2, 3, 6)}
     return scores_table(TRIO, PHOTOGRAPHS, columns)
 
 
 def trio_kept() -> str:
-    """What is left under each attack of what is right on the clean image."""
+    """Tabulate clean and adversarial accuracy under each attack."""
     rows = []
     for row, model in TRIO.items():
         scores = record(model, PHOTOGRAPHS).scores
         cells = [[shown(scores[at(attack, radius)]) for radius in (0, 6)] for attack in ATTACKED]
         rows.append([row, *(" → ".join(cell) for cell in cells)])
     scores = [record(model, PHOTOGRAPHS).scores for model in TRIO.values()]
-    header = [f"{reach(attack, 6)}, {count(scores, at(attack, 6))}" for attack in ATTACKED]
+    header = [f"{extent(attack, 6)}{count(scores, at(attack, 6))}" for attack in ATTACKED]
     return table(["", *header], rows)
 
 
 def trio_blur() -> str:
-    """Sub-pixel moves with and without blur, on the photographs that were searched for both."""
+    """Tabulate sub-pixel shifts with and without blur, on the images of both attacks."""
     names = {
         "clean": at("lanczos", 0),
-        **{reach(a, 6): at(a, 6) for a in ("lanczos", "bilinear")},
+        **{extent(a, 6): at(a, 6) for a in ("lanczos", "bilinear")},
     }
     rows, counts = [], set()
     for row, model in TRIO.items():
-        values = outcomes(record(model, PHOTOGRAPHS))
+        values = record(model, PHOTOGRAPHS).outcomes()
         searched = [values[names[f"{kind} 1 px"]].index for kind in ("lanczos", "bilinear")]
         both = searched[0].intersection(searched[1])
         rows.append([row, *(shown(mean_score(values[name].loc[both])) for name in names.values())])
@@ -100,7 +99,7 @@ def trio_blur() -> str:
 
 
 def trio_paired() -> str:
-    """How much more the alias-free network keeps, image by image."""
+    """Tabulate the paired difference of the alias-free network to the others."""
     return paired_table(
         {
             f"alias-free - {row}": (TRIO[row], TRIO["alias-free"])
@@ -113,32 +112,32 @@ def trio_paired() -> str:
 
 
 def repaired() -> str:
-    """What each remedy buys on photographs."""
+    """Tabulate the scores of each remedy."""
     columns = {
         "accuracy": ACCURACY,
         "consistency crop": ScoreName("consistency", "crop"),
-        **{reach(*point): at(*point) for point in POINTS},
+        **{extent(*point): at(*point) for point in POINTS},
     }
     return scores_table(REPAIRED, PHOTOGRAPHS, columns)
 
 
 def repaired_lost() -> str:
-    """What each move takes of the right answers, however many they are."""
+    """Tabulate the fraction of correctly classified images that each attack changes."""
     records = {row: record(model, PHOTOGRAPHS) for row, model in REPAIRED.items()}
     rows = [
         [
             row,
-            f"{outcomes(one)[ACCURACY].eq(1).sum()} of {one.scores[ACCURACY].n}",
+            f"{one.outcomes()[ACCURACY].eq(1).sum()} of {one.scores[ACCURACY].n}",
             *(shown(lost(one, at(*point))) for point in POINTS),
         ]
         for row, one in records.items()
     ]
-    return table(["", "right clean", *(reach(*point) for point in POINTS)], rows)
+    return table(["", "correct clean", *(extent(*point) for point in POINTS)], rows)
 
 
 def repaired_paired() -> str:
-    """What a practitioner gains or loses, image by image."""
-    first = REPAIRED["as it is"]
+    """Tabulate the paired difference of each remedy to the original."""
+    first = REPAIRED["original"]
     return paired_table(
         {row: (first, second) for row, second in REPAIRED.items() if second != first},
         PHOTOGRAPHS,
@@ -147,8 +146,8 @@ def repaired_paired() -> str:
 
 
 def camera() -> str:
-    """What bilinear imitates, and bilinear."""
-    moved = {reach(attack, 6): at(attack, 6) for attack in ("camera", "bilinear")}
+    """Tabulate camera shifts and their bilinear approximation."""
+    moved = {extent(attack, 6): at(attack, 6) for attack in ("camera", "bilinear")}
     return scores_table(SCENES, "scenes", {"clean": at("camera", 0), **moved})
 
 
@@ -176,18 +175,18 @@ PAGES = {DOCS / "findings.md": FINDINGS, DOCS.parent / "README.md": {"board": fr
 
 
 def figures() -> Iterator[tuple[str, Figure]]:
-    """Curves of records that can stand in one figure, and its name."""
+    """Yield the name and curves of each figure."""
     realistic = ("crop", "bilinear")
     trio = [record(model, PHOTOGRAPHS) for model in TRIO.values()]
     yield "imagenette", curves_figure(trio, attacks=realistic)
     yield "repaired", curves_figure([record(model, PHOTOGRAPHS) for model in REPAIRED.values()])
     yield "imagenet", curves_figure(networks())
     for data in ("cifar10", "scenes"):
-        yield data, curves_figure(filter_by_dataset(board(), data))
+        yield data, curves_figure(select(board(), data=data))
 
 
 def main() -> None:
-    """Writes everything."""
+    """Write all tables and figures."""
     for page, tables in PAGES.items():
         for name, make in tables.items():
             update_between_markers(page, make(), name=name)

@@ -1,7 +1,7 @@
-"""Pictures for the README, from records: `python docs/make_screenshots.py DIR...`.
+"""Write screenshots of the leaderboard page: `python docs/make_screenshots.py DIR...`.
 
-The leaderboard page in Chromium: light, dark, phone, a model's detail. The README's shows the
-records `results/records/xcit_pico_6_p8*.imagenette--*`.
+Light, dark, phone, and the details of a model. The README shows the records
+ `results/records/xcit_pico_6_p8*.imagenette--*`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from shiftbench.records.choose import load_records
-from shiftbench.report.formats.base import Report
-from shiftbench.report.formats.page import render_page
-from shiftbench.report.table import build_tables
+from shiftbench.records.result import load_records
+from shiftbench.report.page import render_page
+from shiftbench.report.scores import leaderboard, score_cells
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 SCREENS = {  # name -> (width, height, color scheme)
@@ -27,7 +26,7 @@ SCREENS = {  # name -> (width, height, color scheme)
 
 
 def main() -> None:
-    """Writes the pictures next to this file, or to `--output`."""
+    """Write the screenshots next to this file, or to `--output`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("records", nargs="*", type=Path, default=[Path("results/records")])
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent)
@@ -36,7 +35,8 @@ def main() -> None:
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page_file = Path(folder) / "leaderboard.html"
-        page_file.write_text(render_page(Report(build_tables(records))), encoding="utf-8")
+        tables = leaderboard(score_cells(records))
+        page_file.write_text(render_page(tables), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
         for name, (width, height, scheme) in SCREENS.items():
             page = browser.new_page(
@@ -47,7 +47,8 @@ def main() -> None:
             page.goto(page_file.as_uri())
             page.screenshot(path=arguments.output / name, full_page=width > 600)
             if scheme == "light":
-                page.locator("#table .link").first.click()
+                page.locator("#table .name").first.click()
+                page.get_by_role("dialog").wait_for()
                 page.screenshot(path=arguments.output / name.replace("leaderboard", "detail"))
             page.close()
         browser.close()
