@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import difflib
-import errno
 import importlib
 import io
 import os
@@ -32,7 +31,6 @@ COMMANDS = {
 }
 INTERRUPTED = 130  # exit code that shells use for a process ended by Ctrl-C
 MISSED = 3  # exit code if a score misses a threshold
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt(3)
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -127,8 +125,6 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and (error.strerror or error.filename):
         where = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or " ".join(map(str, error.args))
-        if error.errno in DISK_FULL or "No space left" in reason:
-            reason = "the disk is full. Free some space and repeat the command to resume"
         return f"{where}{reason}", 1
     raise error
 

@@ -98,7 +98,7 @@ def run_shards(
             for is_error, pipe in enumerate((processes[-1].stdout, processes[-1].stderr)):
                 reader = _reader(len(processes) - 1, bool(is_error), pipe, lines)
                 threading.Thread(target=reader, daemon=True).start()
-        total, printed = _Total(progress), dict[str, int]()
+        total, printed = _Total(progress, len(processes)), dict[str, int]()
         pipes = 2 * len(processes)
         while pipes:
             with suppress(Empty):
@@ -109,6 +109,7 @@ def run_shards(
                     total.add(index, line)
                 elif printed.setdefault(line, index) == index:
                     progress.note(line)
+        total.finish()
         codes = [process.wait() for process in processes]
     except BaseException:
         _end(processes)
@@ -181,8 +182,8 @@ def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
 class _Total:
     """Sum of the progress of several processes, by run."""
 
-    def __init__(self, progress: RunProgress) -> None:
-        self._progress = progress
+    def __init__(self, progress: RunProgress, count: int) -> None:
+        self._progress, self._count = progress, count
         self._shown: dict[str, ProgressCallback] = {}
         self._parts: dict[str, dict[int, Progress]] = {}
 
@@ -194,5 +195,16 @@ class _Total:
             self._shown[title] = self._progress.run(title)
         parts = self._parts.setdefault(title, {})
         parts[process] = Progress(**content)
-        values = [(p.images, p.total, p.passes, p.most_passes) for p in parts.values()]
-        self._shown[title](Progress(*map(sum, zip(*values, strict=True))))
+        total = self._sum(title)
+        if total.images < total.total or len(parts) == self._count:  # others have more to do
+            self._shown[title](total)
+
+    def finish(self) -> None:
+        """Show the last state of every run."""
+        for title, show in self._shown.items():
+            show(self._sum(title))
+
+    def _sum(self, title: str) -> Progress:
+        parts = self._parts[title].values()
+        values = [(p.images, p.total, p.passes, p.most_passes) for p in parts]
+        return Progress(*map(sum, zip(*values, strict=True)))

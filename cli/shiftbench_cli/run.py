@@ -20,7 +20,7 @@ from shiftbench.report.public import narrowed, public_results
 from shiftbench.report.scores import DEFAULT_SORT, score_cells
 from shiftbench.report.scores import leaderboard as build_tables
 from shiftbench.report.thresholds import Limit, missed, planned_scores, worse
-from shiftbench.running.predict import PRECISIONS
+from shiftbench.running.predict import PRECISIONS, choose_device
 from shiftbench.running.runner import Execution
 from shiftbench.running.shards import NO_IMAGES, Shard, shard_of_environment
 from shiftbench.running.suite import RunSpec, read_suite, run_all
@@ -217,6 +217,7 @@ def command(
     if submit is not None:
         words = ctx.meta["words"]
         return submit_slurm(words, folder, jobs=jobs, slurm=slurm, wait=wait, dry_run=dry_run)
+    choose_device(device)  # an error before anything is loaded
     execution = Execution(device, batch_size, workers, shard)
     printed, code = set[str](), 0
     end_with_parent()
