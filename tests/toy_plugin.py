@@ -1,34 +1,30 @@
-"""A plug-in with one of everything, as a user would write it: each thing registers itself."""
+"""A plug-in with one entry of every registry, as a user would write it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
 from aft_models.repair import Remedy, RepairContext, register
 from shiftbench.data import DATA_SOURCES, DataRequest, DataSource, ImageSet
 from shiftbench.grid import Grid, Offset
-from shiftbench.logs import LOGS, Sink
-from shiftbench.metrics.base import METRICS, ImageBatch, Metric, column, image_rows
+from shiftbench.metrics.base import METRICS, Metric, Outcomes, View
 from shiftbench.models.classifier import Classifier, as_classifier
 from shiftbench.models.names import ModelSpec
 from shiftbench.models.sources import SOURCES as MODEL_SOURCES
 from shiftbench.models.sources import ModelEntry
-from shiftbench.report.formats import FORMATS, Format
+from shiftbench.report.formats import FORMATS
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS, SHIFTS, Attack, Scene, Shift, Views
 from shiftbench.shifts.base import pick, view_size, window
+from shiftbench.tables import Cells
 
 
 class Mirror(Shift):
@@ -77,22 +73,23 @@ ATTACKS.register(
 
 
 @dataclass(frozen=True)
-class Brightness(Metric):
-    """The mean of the top probability: a metric outside [0, 1] would do as well."""
+class Opposites(Metric):
+    """Fraction of images with the same class 2 px to the left and to the right."""
 
-    summary = "how sure the model is"
-    name = "sureness"
-    columns = ("sureness",)
+    name = "opposites"
 
-    def measure(self, batch: ImageBatch, before: pd.DataFrame) -> pd.DataFrame:
-        sure = batch.clean.probability(batch.clean.prediction)
-        return image_rows({"sureness": sure}, near_tie=False, passes=0)
+    def margin(self) -> int:
+        return 2
 
-    def outcomes(self, rows: pd.DataFrame) -> dict[ScoreName, NDArray[np.float64]]:
-        return {ScoreName("sureness"): column(rows, "sureness")}
+    def views(self, image: str) -> list[View]:
+        return [View("crop", Offset(0.0, dx)) for dx in (-2.0, 2.0)]
+
+    def outcomes(self, cells: Cells) -> Outcomes:
+        same = cells.classes[:, 1] == cells.classes[:, 2]
+        return {ScoreName("opposites"): np.where(cells.known.all(1), same, np.nan)}
 
 
-METRICS.register("sureness", Brightness)
+METRICS.register("opposites", Opposites)
 
 
 class Toys:
@@ -136,9 +133,6 @@ class Noise(ImageSet):
     def has_size(self, side: int) -> bool:
         return side == 20
 
-    def fingerprint(self, *, verify: bool = False) -> str:
-        return "noise"
-
 
 def _load(request: DataRequest) -> Noise:
     keys = [f"{i:02d}" for i in range(20)]
@@ -148,22 +142,4 @@ def _load(request: DataRequest) -> Noise:
 DATA_SOURCES.register("noise", DataSource("twenty images of noise", _load))
 
 
-@dataclass(frozen=True)
-class Lines:
-    """A line per number."""
-
-    file: Path
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        with self.file.open("a") as out:
-            out.writelines(f"{step} {name} {value}\n" for name, value in values.items())
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-LOGS.register("lines", Sink("io", lambda folder, name, about: Lines(folder / "lines.txt")))
-FORMATS.register(
-    "names",
-    Format((".names",), lambda board: "".join(c.name + "\n" for c in board.tables[0].columns)),
-)
+FORMATS[".names"] = lambda tables: "".join(f"{name.stem}\n" for name in tables[0].columns)

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from command_line import Ran, shiftbench
 from PIL import Image
-
-from shiftbench.errors import UsageError
-from shiftbench_cli.audit import command
 
 MODEL = """
 import torch
@@ -42,46 +39,51 @@ def models(tmp_path: Path) -> list[str]:
     return [f"{path}:make", f"{path}:circular"]
 
 
-def run(*arguments: object) -> Result:
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(command, [*words, "--images", "2"])
+def run(*words: object) -> Ran:
+    return shiftbench("audit", *words, "--limit", "2")
 
 
-def test_the_table_names_layers_causes_and_remedies(models: list[str]) -> None:
-    shown = " ".join(run("-m", models[0]).stdout.split())
-    assert re.search(r"border \(1\): padding [^.]+\. Treated by [^.]*circular", shown)
+def test_audit_table_names_causes_and_remedies(models: list[str]) -> None:
+    shown = " ".join(run("-m", models[0]).out.split())
+    assert re.search(r"border \(1\): padding [^.]+\..*circular", shown)
     assert "non-linearity (1)" in shown
     assert "sub-sampling (1)" in shown
     assert "The logits change by" in shown
-    assert "border (1)" not in run("-m", models[1]).stdout
+    assert "border (1)" not in run("-m", models[1]).out
 
 
-def test_a_csv_holds_every_layer_of_every_model(models: list[str], tmp_path: Path) -> None:
+def test_audit_csv_contains_every_layer_of_every_model(models: list[str], tmp_path: Path) -> None:
     path = tmp_path / "layers.csv"
     run("-m", models[0], "-m", models[1], "-o", path)
     frame = pd.read_csv(path, keep_default_na=False)
     assert frame.groupby("model").size().tolist() == [7, 7]
     assert frame["name"].tolist()[:7] == ["0", "1", "2", "3", "4", "5", ""]
     assert frame["depth"].tolist()[:7] == [1] * 6 + [0]
-    printed = json.loads(run("-m", models[0], "--format", "json").stdout)
+    printed = json.loads(run("-m", models[0], "--format", "json").out)
     assert [row["cause"] for row in printed][:3] == ["border", "non-linearity", "sub-sampling"]
 
 
-def test_a_picture_is_drawn_for_any_number_of_models(models: list[str], tmp_path: Path) -> None:
+def test_audit_draws_several_models(models: list[str], tmp_path: Path) -> None:
     path = tmp_path / "depth.png"
     result = run("-m", models[0], "-m", models[1], "-o", path)
-    assert "2 models" in result.stderr
+    assert "2 models" in result.err
     with Image.open(path) as image:
         assert image.width > 800
 
 
-def test_bad_input_is_one_sentence(models: list[str], tmp_path: Path) -> None:
-    def refused(*arguments: object) -> str:
-        error = run("-m", models[0], *arguments).exception
-        assert isinstance(error, UsageError)
-        return str(error)
-
-    assert "ends in .csv, .png, .pdf, .svg" in refused("-o", tmp_path / "layers.xlsx")
-    assert "there is no folder" in refused("-o", tmp_path / "nowhere" / "a.png")
-    assert "one --model, and 2 were given" in refused("-m", models[1], "--checkpoint", "x.pth")
-    assert "expected two numbers" in run("-m", models[0], "--offset", "1").output
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-o", "{tmp}/layers.xlsx"), ".csv, .png, .pdf, .svg"),
+        (("-o", "{tmp}/nowhere/a.png"), "there is no folder"),
+        (("-m", "timm:resnet18", "--checkpoint", "x.pth"), "one --model"),
+        (("--offset", "1"), "expected two numbers"),
+    ],
+)
+def test_audit_mistake_prints_one_line(
+    words: tuple[str, ...], message: str, models: list[str], tmp_path: Path
+) -> None:
+    ran = run("-m", models[0], *(word.format(tmp=tmp_path) for word in words))
+    assert ran.code == 2
+    assert message in ran.err
+    assert len(ran.err.splitlines()) == 1

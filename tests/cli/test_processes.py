@@ -124,6 +124,7 @@ def test_nproc_common_error_is_printed_once(model: str, tmp_path: Path) -> None:
     assert out == ""
 
 
+@pytest.mark.slow
 def test_nproc_failed_process_leaves_its_images(model: str, whole: Result, tmp_path: Path) -> None:
     process = start(request(model, tmp_path, "--nproc", "2", "-q"), FAILS="2/2")
     _, err = process.communicate(timeout=200)
@@ -133,6 +134,7 @@ def test_nproc_failed_process_leaves_its_images(model: str, whole: Result, tmp_p
     assert_completes(model, tmp_path, whole)
 
 
+@pytest.mark.slow
 def test_nproc_finishes_the_images_of_a_killed_process(
     model: str, whole: Result, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def test_nproc_finishes_the_images_of_a_killed_process(
     assert record.scores == whole.scores
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nproc_no_process_outlives_its_parent(
@@ -164,7 +167,14 @@ def test_nproc_no_process_outlives_its_parent(
     assert_completes(model, tmp_path, whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, marks=pytest.mark.slow),
+    ],
+)
 def test_run_interrupted_saves_its_predictions(
     number: signal.Signals, model: str, whole: Result, tmp_path: Path
 ) -> None:

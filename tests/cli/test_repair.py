@@ -26,8 +26,8 @@ def model(tmp_path: Path) -> str:
     return f"{tmp_path / 'net.py'}:build"
 
 
-def test_the_table_says_what_each_remedy_changes(model: str) -> None:
-    words = ["repair", "-m", model, "-d", "scenes", "--images", "4", "--format", "json"]
+def test_repair_reports_what_each_remedy_changes(model: str) -> None:
+    words = ["repair", "-m", model, "-d", "scenes", "--limit", "4", "--format", "json"]
     code, out, err = shiftbench(*words)
     assert code == 0, err
     trials = {entry["remedies"]: entry for entry in json.loads(out)}
@@ -41,7 +41,7 @@ def test_the_table_says_what_each_remedy_changes(model: str) -> None:
     assert trials["af"]["needs_finetuning"]
 
 
-def test_chosen_remedies_are_explained_layer_by_layer(model: str) -> None:
+def test_repair_explain_lists_layers(model: str) -> None:
     words = ["repair", "-m", model, "-r", "blurpool:3", "-r", "anchor", "--explain"]
     code, out, err = shiftbench(*words)
     assert code == 0
@@ -58,7 +58,7 @@ def test_chosen_remedies_are_explained_layer_by_layer(model: str) -> None:
         (["-m", "nowhere.py:build"], "nowhere.py"),
     ],
 )
-def test_a_wrong_request_is_one_sentence(words: list[str], message: str, model: str) -> None:
+def test_repair_mistake_prints_one_line(words: list[str], message: str, model: str) -> None:
     words = [word.replace("MODEL", model) for word in words]
     code, _, err = shiftbench("repair", *words)
     assert code in (1, 2)
@@ -66,7 +66,7 @@ def test_a_wrong_request_is_one_sentence(words: list[str], message: str, model: 
     assert "Traceback" not in err
 
 
-def test_a_repaired_model_runs_like_any_other(model: str, tmp_path: Path) -> None:
+def test_run_repaired_model_is_shift_invariant(model: str, tmp_path: Path) -> None:
     words = ["run", "-m", f"{model}+circular+aps", "--limit", "6", "--max-shift", "1"]
     words += ["-a", "integer", "--no-consistency", "-o", str(tmp_path / "runs"), "--format", "json"]
     code, out, err = shiftbench(*words)
@@ -74,4 +74,6 @@ def test_a_repaired_model_runs_like_any_other(model: str, tmp_path: Path) -> Non
     [record] = json.loads(out)
     assert record["model"]["name"].endswith("+circular+aps")
     scores = record["scores"]
-    assert scores["adversarial"]["integer"]["1"] == scores["accuracy"], "no whole pixel breaks it"
+    assert scores["adversarial"]["integer"]["1"] == scores["accuracy"], (
+        "invariant to integer shifts"
+    )

@@ -19,7 +19,7 @@ def train(*words: str, code: int = 0) -> tuple[str, str]:
 
 def words(folder: Path, model: str = "xcit_pico_6_p8", *more: str) -> list[str]:
     settings = [word for setting in SMALL for word in ("--set", setting)]
-    small = ["--limit", "24", "--shift-images", "12", "--device", "cpu"]
+    small = ["--limit", "24", "--shift-limit", "12", "--device", "cpu"]
     required = ["-m", model, "-d", "scenes", "--recipe", "cpu-scenes", "-o", str(folder)]
     return [*required, *settings, *small, *more]
 
@@ -55,8 +55,8 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(tmp_path: Path) -> None
     for options, differences in (
         (("--limit", "30"), ("data.limit 24 there, 30 here", "scored.images 24 there, 30 here")),
         (("--train-split", "val"), ("data.split 'train' there, 'val' here", "data.fingerprint")),
-        (("--split", "train"), ("scored.split", "there, 'train' here")),
-        (("--shift-images", "24"), ("scored.shift_images 12 there, 24 here",)),
+        (("--eval-split", "train"), ("scored.split", "there, 'train' here")),
+        (("--shift-limit", "24"), ("scored.shift_images 12 there, 24 here",)),
     ):
         _, complaint = train(*words(tmp_path, "xcit_pico_6_p8", *options), code=2)
         assert "last.pt belongs to another run: " in complaint
@@ -66,7 +66,7 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(tmp_path: Path) -> None
 
     # What was exported is a start for fine-tuning.
     tuned = words(tmp_path / "tuned", "xcit_pico_6_p8", "--checkpoint", result["export"])
-    out, _ = train(*tuned, "-q", "--score-every", "0", "--tag", "again")
+    out, _ = train(*tuned, "-q", "--eval-every", "0", "--tag", "again")
     assert list_weights(tmp_path / "tuned" / "export") == ["xcit_pico_6_p8.again"]
     assert "accuracy: " in out
     assert "n=24" in out
@@ -77,7 +77,7 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(tmp_path: Path) -> None
 def test_fine_tuning_follows_the_weights_it_starts_from(tmp_path: Path) -> None:
     required = ["-m", "xcit_pico_6_p8.scenes", "--pretrained", "-d", "scenes", "-o", str(tmp_path)]
     few = ["--set", "epochs=1", "--set", "batch_size=12", "--set", "warmup_epochs=0"]
-    rest = ["--limit", "24", "--shift-images", "12", "--device", "cpu", "-j", "0", "-q"]
+    rest = ["--limit", "24", "--shift-limit", "12", "--device", "cpu", "-j", "0", "-q"]
     train(*required, "--recipe", "finetune", *few, *rest)
     card = weights_card("xcit_pico_6_p8.scenes", tmp_path / "export")
     start = weights_card("xcit_pico_6_p8.scenes")

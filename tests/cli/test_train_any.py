@@ -57,7 +57,7 @@ def train(model: str, data: str, folder: Path, *more: str, code: int = 0) -> tup
     settings = ("epochs=1", "batch_size=12", "warmup_epochs=0", "lr=1e-3")
     few = [word for setting in settings for word in ("--set", setting)]
     required = ["train", "-m", model, "-d", data, "--recipe", "finetune", "-o", str(folder)]
-    rest = ["--shift-every", "0", "--shift-images", "6", "-j", "0", "--device", "cpu", *more]
+    rest = ["--shift-every", "0", "--shift-limit", "6", "-j", "0", "--device", "cpu", *more]
     return shiftbench(*required, *few, *rest, code=code)[1:]
 
 
@@ -101,10 +101,10 @@ def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
     records = tmp_path / "records"
     run(name, out / "export", photos, records)
     place = [str(path.parent) for path in records.rglob("record.json")]
-    again = ("-m", name, "--checkpoint", str(out / "export"), "-d", photos, "--images", "3")
+    again = ("-m", name, "--checkpoint", str(out / "export"), "-d", photos, "--limit", "3")
     text = shiftbench("verify", *place, *again, code=0).out
     assert "3 images re-measured" in text
-    few = ("--checkpoint", str(out / "export"), "-d", photos, "--images", "2")
+    few = ("--checkpoint", str(out / "export"), "-d", photos, "--limit", "2")
     text = shiftbench("audit", "-m", name, *few, "--format", "json", code=0).out
     assert json.loads(text)
 
