@@ -1,7 +1,7 @@
 """Write screenshots of the leaderboard page: `python docs/make_screenshots.py DIR...`.
 
-Light, dark, phone, and the details of a model. The README shows the records
- `results/records/xcit_pico_6_p8*.imagenette--*`.
+Light, dark, phone, and the details of a model. The README shows the records of
+`results/records/xcit_pico_6_p8*.imagenette--*`.
 """
 
 from __future__ import annotations

@@ -309,7 +309,7 @@ def read_tables(path: Path) -> tuple[Tables, dict[str, Any]]:
     """
     content = path.read_bytes()
     try:
-        table = pq.read_table(io.BytesIO(content))
+        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
         identity = json.loads(table.schema.metadata[b"shiftbench"])
         tables = Tables(table["key"].to_pylist(), origin=str(path))
         for name in table.column_names[1:]:

@@ -68,6 +68,8 @@ VERIFIED_FILE = "verified.json"  # states that cells were predicted again: see `
 RUNS = Path("results/runs")  # default folder of records
 # Conditions of a record that a table names only where they differ from these values.
 USUAL_CONDITIONS = {"crop": "paper", "pad": "none", "precision": "fp32"}
+# Odd numbers that spread labels and occurrences over the 64 bits of an image's identifier.
+LABEL_STEP, OCCURRENCE_STEP = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 EXTENT = ("radius", "full_grid")  # settings of how much was predicted: they need not agree
 
 
@@ -269,7 +271,7 @@ class Result:
             if request.loaded is None:
                 continue
             keys = readable(tables, tables.keys[: request.images])
-            own = ids[tables.rows(keys)]
+            own = ids if len(keys) == len(ids) else ids[tables.rows(keys)]
             outcomes = request.loaded.outcomes(read_cells(tables, request.loaded, keys))
             for name, values in outcomes.items():
                 if str(name) not in request.scores:
@@ -347,9 +349,15 @@ def _failures(metric: Adversarial, cells: Cells) -> dict[str, Any]:
 
 def image_ids(tables: Tables) -> pd.Index:
     """Return an identifier per row, from its digest, label and occurrence among equal rows."""
-    rows = pd.DataFrame({"digest": tables.column(DIGEST), "label": tables.column(LABEL)})
-    rows["occurrence"] = rows.groupby(["digest", "label"]).cumcount()
-    return pd.Index(pd.util.hash_pandas_object(rows, index=False))
+    digests, labels = (tables.column(name).astype(np.uint64) for name in (DIGEST, LABEL))
+    ids = digests + labels * LABEL_STEP  # uint64 wraps around
+    order, rows = np.argsort(ids, kind="stable"), np.arange(len(ids))
+    new = np.ones(len(ids), bool)
+    new[1:] = ids[order][1:] != ids[order][:-1]
+    occurrences = np.empty(len(ids), np.uint64)
+    occurrences[order] = rows - np.maximum.accumulate(np.where(new, rows, 0))
+    found: pd.Index = pd.Index(ids + occurrences * OCCURRENCE_STEP)
+    return found
 
 
 def paired(

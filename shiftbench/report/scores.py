@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache, partial
 
 import pandas as pd
 
@@ -46,7 +47,12 @@ class Cell:
     name: ScoreName
     value: Score
     unlike: str = ""  # settings in which the score differs from most of its column; empty: none
-    best: bool = False  # best of its column, or not significantly worse
+    winners: Callable[[], Collection[Result]] = tuple  # the best of its column, see `best`
+
+    @property
+    def best(self) -> bool:
+        """True if the score is the best of its column, or not significantly worse."""
+        return self.result in self.winners()
 
     @property
     def comparable(self) -> bool:
@@ -134,7 +140,7 @@ class Table:
 
 
 def score_cells(results: Sequence[Result]) -> list[Cell]:
-    """Collect every score of the results, and mark the best of each column."""
+    """Collect every score of the results, and compare the settings of each column."""
     columns: dict[tuple[str, ScoreName], list[Cell]] = {}
     for result, group in zip(results, group_labels(results), strict=True):
         for name, value in result.scores.items():
@@ -143,15 +149,17 @@ def score_cells(results: Sequence[Result]) -> list[Cell]:
 
 
 def _marked(cells: Sequence[Cell]) -> list[Cell]:
-    """Mark the cells of a column that were measured otherwise, and the best of the others."""
+    """Mark the cells of a column that were measured otherwise than most of them."""
     name = cells[0].name
     settings = [cell.result.settings_of(name) for cell in cells]
     most = Counter(tuple(sorted(own.items())) for own in settings).most_common(1)[0][0]
     unlike = [unequal(own, dict(most)) for own in settings]
     alike = [cell.result for cell, reason in zip(cells, unlike, strict=True) if not reason]
-    winners = best(alike, name) if len(alike) > 1 and name.family != HIDDEN else set()
+    ranked = len(alike) > 1 and name.family != HIDDEN
+    # Paired tests read the tables of the records, which formats without marks do not need.
+    winners = cache(partial(best, alike, name)) if ranked else set
     return [
-        replace(cell, unlike=reason, best=cell.result in winners)
+        replace(cell, unlike=reason, winners=winners)
         for cell, reason in zip(cells, unlike, strict=True)
     ]
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from shiftbench.errors import UsageError
 from shiftbench.metrics.base import score_names
-from shiftbench.preprocessing import Geometry
 from shiftbench.records.compare import compare
 from shiftbench.records.result import Result
 from shiftbench.registry import unknown_name
@@ -20,16 +19,18 @@ if TYPE_CHECKING:
     from shiftbench.running.job import Settings
 
 ENDS = ("low", "high")  # of an interval
-# Names of scores do not depend on the size of the images.
-GEOMETRY = Geometry(view=224, resize=448, margin=0, interpolation="none")
 
 
 def planned_scores(runs: Iterable[Settings]) -> dict[ScoreName, bool]:
     """List the scores of runs before a model is loaded; True: lower values are better."""
+    from shiftbench.preprocessing import Geometry  # imports torch
+
+    # Names of scores do not depend on the size of the images.
+    geometry = Geometry(view=224, resize=448, margin=0, interpolation="none")
     return {
         name: metric.lower_is_better(name)
         for settings in runs
-        for metric, _ in settings.requests(GEOMETRY, images=1)
+        for metric, _ in settings.requests(geometry, images=1)
         for name in score_names(metric)
     }
 
