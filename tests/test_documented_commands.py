@@ -1,4 +1,4 @@
-"""No command in the documentation rots: each is parsed by the command line as it is today."""
+"""Every command in the documentation is parsed by the command line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PAGES = [
     *sorted((ROOT / "docs").glob("**/*.md")),
     *sorted((ROOT / "docs").glob("**/*.ipynb")),
 ]
-ENDS = (";", "|", "&&", ">", "#")  # what ends a command in a shell
+ENDS = (";", "|", "&&", ">", "#")  # end a command in a shell
 
 
 def commands(text: str) -> list[str]:
-    """Every `shiftbench ...` of a page: lines of code blocks, and what stands in backticks."""
+    """Return every `shiftbench ...` of a page: lines of code blocks, and text in backticks."""
     text = text.replace("\\\n", " ")
     blocks = re.findall(r"^ *```[a-z]*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
     lines = [line.strip() for block in blocks for line in block.splitlines()]
@@ -53,7 +53,7 @@ DOCUMENTED = [(page, line) for page in PAGES for line in of_page(page)]
 
 
 def words_of(line: str) -> list[str]:
-    """The words of one command, without what a shell would do with its output."""
+    """Return the words of one command, without redirections and comments."""
     words = []
     for word in shlex.split(line, comments=True):
         if word in ENDS:
@@ -65,7 +65,7 @@ def words_of(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "line"), DOCUMENTED, ids=[f"{page.name}: {line}" for page, line in DOCUMENTED]
 )
-def test_it_is_understood(page: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_command_parses(page: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("shiftbench.plugins.load_plugins", lambda files=(): None)
     name, *words = words_of(line)
@@ -76,11 +76,11 @@ def test_it_is_understood(page: Path, line: str, monkeypatch: pytest.MonkeyPatch
     command = cli.get_command(context, name)
     assert command is not None
     if words in (["..."], []) or "-h" in words:
-        return  # its name alone: what it needs is said elsewhere
+        return  # the name alone
     try:
         command.make_context(name, words, parent=context)
     except click.MissingParameter:
-        assert line not in block_lines(page), line  # prose may leave things out, a block may not
+        assert line not in block_lines(page), line  # only prose may leave required options out
 
 
 def block_lines(page: Path) -> set[str]:
@@ -88,7 +88,7 @@ def block_lines(page: Path) -> set[str]:
     return {line.strip() for block in blocks for line in block.splitlines()}
 
 
-def test_there_are_commands_and_a_wrong_one_is_noticed() -> None:
+def test_commands_are_found_and_a_wrong_option_is_an_error() -> None:
     assert len(DOCUMENTED) > 40
     assert commands("```\nshiftbench run --color\n```\nand `shiftbench list models`") == [
         "shiftbench run --color",

@@ -74,15 +74,15 @@ ATTACKS.register(
 
 @dataclass(frozen=True)
 class Opposites(Metric):
-    """Fraction of images with the same class 2 px to the left and to the right."""
+    """Fraction of images with the same class 1 px to the left and to the right."""
 
     name = "opposites"
 
     def margin(self) -> int:
-        return 2
+        return 1
 
     def views(self, image: str) -> list[View]:
-        return [View("crop", Offset(0.0, dx)) for dx in (-2.0, 2.0)]
+        return [View("crop", Offset(0.0, dx)) for dx in (-1.0, 1.0)]
 
     def outcomes(self, cells: Cells) -> Outcomes:
         same = cells.classes[:, 1] == cells.classes[:, 2]

@@ -103,7 +103,7 @@ def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
     place = [str(path.parent) for path in records.rglob("record.json")]
     again = ("-m", name, "--checkpoint", str(out / "export"), "-d", photos, "--limit", "3")
     text = shiftbench("verify", *place, *again, code=0).out
-    assert "3 images re-measured" in text
+    assert "of 3 of 12 images compared" in text
     few = ("--checkpoint", str(out / "export"), "-d", photos, "--limit", "2")
     text = shiftbench("audit", "-m", name, *few, "--format", "json", code=0).out
     assert json.loads(text)
