@@ -15,8 +15,6 @@ from shiftbench.metrics.base import Metric, Request
 from shiftbench.metrics.consistency import Consistency
 from shiftbench.records.result import (
     SCHEMA,
-    DataInfo,
-    ModelInfo,
     Result,
     derive_result,
     load_record,
@@ -24,6 +22,7 @@ from shiftbench.records.result import (
     save_tables,
     write_record,
 )
+from shiftbench.records.sections import DataInfo, ModelInfo
 from shiftbench.shifts import ATTACKS
 from shiftbench.tables import CLEAN, DIGEST, LABEL, Cells, Tables
 

@@ -23,7 +23,8 @@ from shiftbench.metrics.base import remaining_passes as passes_of_metric
 from shiftbench.metrics.consistency import DRAWS
 from shiftbench.models.classifier import Classifier
 from shiftbench.preprocessing import Geometry, geometry_for
-from shiftbench.records.result import SCHEMA, DataInfo, ModelInfo, readable
+from shiftbench.records.result import SCHEMA, readable
+from shiftbench.records.sections import DataInfo, ModelInfo
 from shiftbench.registry import unknown_name
 from shiftbench.running.predict import PRECISIONS, check_labels
 from shiftbench.shifts import ATTACKS, PAPER_ATTACKS, SHIFTS, parse_attack
