@@ -11,9 +11,6 @@ from pathlib import Path
 
 from shiftbench.errors import UsageError
 
-GALLERY_ENDINGS = {".html": "html", ".htm": "html", ".png": "png"}
-
-
 LONGEST = 120  # characters of a model's or data set's part of a folder's name
 
 
@@ -53,26 +50,6 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], object]) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def write_new(path: Path, content: bytes) -> bool:
-    """Writes a file unless there is one; of several processes that try at once, one succeeds.
-
-    Returns:
-        Whether it was written.
-    """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
-    try:
-        temporary.write_bytes(content)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        except OSError:  # a file system without links: the last of several writers wins
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
 
 
 def require_place(path: Path) -> None:

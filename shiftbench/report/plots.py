@@ -107,10 +107,10 @@ def _chosen_curves(results: Sequence[Result], attacks: Sequence[str]) -> list[Sc
 
 def _panels(curves: Sequence[ScoreName]) -> list[list[ScoreName]]:
     """Arrange curves in rows: shifts that a camera makes, then cyclic ones."""
-    kinds = [name for name in ATTACKS if ATTACKS.get(name).shift != "cyclic"]
-    real = [curve for kind in kinds for curve in curves if curve.kind == kind]
-    rest = [curve for curve in curves if curve not in real]
-    return [row for row in (real, rest) if row]
+    known = [curve for kind in ATTACKS for curve in curves if curve.kind == kind]
+    real = [curve for curve in known if ATTACKS.get(curve.kind).shift != "cyclic"]
+    rest = [curve for curve in (*known, *curves) if curve not in real]
+    return [row for row in (real, list(dict.fromkeys(rest))) if row]
 
 
 def _require_comparable(results: Sequence[Result], curves: Sequence[ScoreName]) -> None:

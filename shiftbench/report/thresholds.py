@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from shiftbench.errors import UsageError
-from shiftbench.metrics.base import score_names
+from shiftbench.metrics.base import Request, score_names
 from shiftbench.records.compare import compare
 from shiftbench.records.result import Result
 from shiftbench.registry import unknown_name
@@ -16,12 +16,20 @@ from shiftbench.scores import ScoreName
 from shiftbench.statistics import SIGNIFICANCE, holm
 
 if TYPE_CHECKING:
-    from shiftbench.running.job import Settings
+    from shiftbench.preprocessing import Geometry
 
 ENDS = ("low", "high")  # of an interval
 
 
-def planned_scores(runs: Iterable[Settings]) -> dict[ScoreName, bool]:
+class Planned(Protocol):
+    """Settings of a run, `shiftbench.Settings`."""
+
+    def requests(self, geometry: Geometry, images: int) -> Sequence[Request]:
+        """Plan the metrics of the run."""
+        ...
+
+
+def planned_scores(runs: Iterable[Planned]) -> dict[ScoreName, bool]:
     """List the scores of runs before a model is loaded; True: lower values are better."""
     from shiftbench.preprocessing import Geometry  # imports torch
 
