@@ -81,7 +81,10 @@ def test_run_help_lists_the_common_options_in_groups() -> None:
         title: options.split()
         for title, options in (line.split(": ") for line in RUN_HELP.strip().splitlines())
     }
-    assert groups(shiftbench("run", "-h", code=0).out) == expected
+    text = shiftbench("run", "-h", code=0).out
+    assert groups(text) == expected
+    example = "  shiftbench run -m timm:resnet50 -d imagenet:/data -a crop --max-shift 3"
+    assert example in text.splitlines()
 
 
 def test_run_help_all_adds_the_rare_options() -> None:
