@@ -46,7 +46,7 @@ class Command(click.Command):
     """A command with grouped help, whose stdout contains results alone."""
 
     def __init__(self, *args: Any, help: str | None = None, **kwargs: Any) -> None:
-        r"""Keep the line breaks of paragraphs that begin with `\b`, as written in a raw docstring."""
+        r"""Keep the line breaks of paragraphs that begin with `\b` in a raw docstring."""
         super().__init__(*args, help=help and help.replace("\\b\n", "\b\n"), **kwargs)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
