@@ -45,9 +45,9 @@ class Option(click.Option):
 class Command(click.Command):
     """A command with grouped help, whose stdout contains results alone."""
 
-    def __init__(self, *args: Any, help: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, name: str | None, help: str | None = None, **settings: Any) -> None:
         r"""Keep the line breaks of paragraphs that begin with `\b` in a raw docstring."""
-        super().__init__(*args, help=help and help.replace("\\b\n", "\b\n"), **kwargs)
+        super().__init__(name, help=help and help.replace("\\b\n", "\b\n"), **settings)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments and keep them, for commands that start other processes."""
