@@ -43,7 +43,7 @@ LINE_SECONDS = 10.0  # between two lines of progress
 @click.option(
     "--unlabeled",
     is_flag=True,
-    help="Photographs without classes, for the recipes steady and recalibrate.",
+    help="Images without classes, for the recipe recalibrate.",
 )
 @click.option("--train-split", default="train", show_default=True, help="Split to train on.")
 @click.option("--split", help="Split to score on. Default: the usual evaluation split.")

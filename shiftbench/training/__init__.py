@@ -33,8 +33,6 @@ from shiftbench.training.scores import EpochEvaluator
 
 __all__ = ["Trained", "train"]
 
-TEACHER = 3  # of training without labels: its mean over 3 x 3 windows
-
 
 @dataclass(frozen=True)
 class Trained:
@@ -88,8 +86,8 @@ def train(
         tag: Names the exported weights; by default the data set's name.
         pretrained: Start from the model's own weights.
         checkpoint: Start from weights in a file or an exported folder.
-        unlabeled: Read no labels: recipes `steady`, which then learns from a frozen copy of the
-            start, and `recalibrate`. Scores need labels, so name `split` to have an accuracy.
+        unlabeled: Read no labels, for the recipe `recalibrate`. Accuracy needs labels: name a
+            labeled `split` for it.
         train_split: What to train on.
         split: What to score on; by default the usual evaluation split.
         limit: A balanced subset of either part.
@@ -124,8 +122,7 @@ def train(
         recipe = get_recipe(recipe)
     recipe = override(recipe.for_model(architecture), changes)
     if unlabeled:
-        teacher = (recipe.teacher or TEACHER) if recipe.shift else 0
-        recipe = replace(recipe, unlabeled=True, teacher=teacher)
+        recipe = replace(recipe, unlabeled=True)
     device_config = DeviceConfig(
         choose_device(device, local_rank=processes.local_rank), precision, compiled, channels_last
     )
@@ -134,7 +131,7 @@ def train(
     )
     start = _start(model, pretrained, checkpoint)
     classes = None if unlabeled else len(images.class_names)
-    if start.num_classes is not None and (unlabeled or recipe.teacher or not recipe.learns):
+    if start.num_classes is not None and (unlabeled or not recipe.learns):
         classes = start.num_classes  # the classifier stays as it is, and so do its classes
         images, scored = (
             part
@@ -255,9 +252,9 @@ def _start(model: str, pretrained: bool, checkpoint: str | Path | None) -> Weigh
 
 def _require_start(recipe: Recipe, name: str, start: Weights, new: Sequence[str]) -> None:
     """Refuses a start that the recipe cannot use: what is random would stay so, or be taught."""
-    if recipe.learns and not recipe.teacher:
+    if recipe.learns:
         return
-    what = "a teacher needs" if recipe.learns else f"recipe {recipe.name} learns nothing and needs"
+    what = f"recipe {recipe.name} learns nothing and needs"
     if not start.state:
         raise UsageError(f"{what} trained weights of {name}: add --pretrained or --checkpoint")
     if new:
