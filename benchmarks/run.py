@@ -25,11 +25,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from aft_models.preprocessing import normalize
 from shiftbench.data import Scenes
 from shiftbench.metrics import plan_metric
 from shiftbench.metrics.base import PASSES, ImageBatch
-from shiftbench.models import Classifier, load_model
-from shiftbench.preprocessing import normalize
+from shiftbench.models import Model, load_model
 from shiftbench.run.job import Settings
 from shiftbench.run.runner import Execution, run
 
@@ -38,7 +38,7 @@ LIMIT = 1.10  # seconds of the command per second of the bare search
 
 
 def bare(
-    classifier: Classifier, dataset: Scenes, settings: Settings, batch_size: int
+    classifier: Model, dataset: Scenes, settings: Settings, batch_size: int
 ) -> tuple[float, int]:
     """Seconds and forward passes of the searches alone, canvases ready."""
     recipe = classifier.preprocessing
@@ -57,7 +57,7 @@ def bare(
 
 
 def whole(
-    classifier: Classifier, dataset: Scenes, settings: Settings, batch_size: int
+    classifier: Model, dataset: Scenes, settings: Settings, batch_size: int
 ) -> tuple[float, int]:
     """Seconds and forward passes of a run from nothing to a record."""
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def whole(
         return time.perf_counter() - began, outcome.record.forward_passes
 
 
-def labeled_by(classifier: Classifier, dataset: Scenes) -> None:
+def labeled_by(classifier: Model, dataset: Scenes) -> None:
     """Gives the images the model's own answers as labels: untrained, it is then worth attacking."""
     recipe = classifier.preprocessing
     pixels = dataset.render(range(len(dataset)), recipe.input_size)

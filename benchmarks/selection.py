@@ -19,11 +19,12 @@ import torch.nn.functional as F
 from models import print_table
 from torch import Tensor
 
-from aft_models.repair.phases import Phase
-from aft_models.repair.select import Select
+from aft_models.preprocessing import Preprocessing
+from aft_models.remedies.phases import Phase
+from aft_models.remedies.select import Select
 from shiftbench.data import CanvasBatch, canvas_batches, load_dataset
+from shiftbench.geometry import Geometry, geometry_for
 from shiftbench.grid import ORIGIN, Grid
-from shiftbench.preprocessing import Geometry, Preprocessing, geometry_for
 from shiftbench.shifts import SHIFTS
 
 BATCH = 50

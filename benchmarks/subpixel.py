@@ -20,12 +20,13 @@ import torch.nn.functional as F
 from models import print_table
 from torch import Tensor
 
-from aft_models.repair import select
-from aft_models.repair.phases import Phase, window_each
+from aft_models.preprocessing import normalize
+from aft_models.remedies import select
+from aft_models.remedies.phases import Phase, window_each
 from shiftbench.data import canvas_batches, load_dataset, relabeled
+from shiftbench.geometry import geometry_for
 from shiftbench.grid import Grid
 from shiftbench.models import load_model
-from shiftbench.preprocessing import geometry_for, normalize
 from shiftbench.shifts import SHIFTS
 from shiftbench.statistics import wilson
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from aft_models.weights import BUNDLED, list_weights
+from aft_models.cards import BUNDLED, list_weights
 from shiftbench.data.torchvision_sets import default_root
 from shiftbench.files import cache_folder
 from shiftbench.plugins import GROUP

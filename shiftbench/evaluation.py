@@ -19,14 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from aft_models.weights import state_dict_digest
+from aft_models.preprocessing import Preprocessing
 from shiftbench.data import CanvasBatch, ImageSet
 from shiftbench.data.base import ALL
 from shiftbench.errors import DataError, UsageError, no_images
+from shiftbench.geometry import Geometry
 from shiftbench.metrics import MetricOptions, plan_metric
 from shiftbench.metrics.predictions import Model, check_batch_size
-from shiftbench.models.classifier import Classifier, LogitsOnly, are_probabilities
-from shiftbench.preprocessing import Geometry, Preprocessing
+from shiftbench.models.model import Model as LoadedModel
 from shiftbench.records.record import Record, record_folder, write_record
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import CHECKED, ENGINES, Engine
@@ -301,7 +301,7 @@ def _keys(given: Sequence[str] | None, done: int, count: int) -> tuple[str, ...]
     return tuple(str(name) for name in names)
 
 
-def _classifier(model: Model, engine: str, images: Tensor) -> Classifier:
+def _classifier(model: Model, engine: str, images: Tensor) -> LoadedModel:
     """The model with what a record says of it, tried on the first images."""
     module = _module_of(model)
     if module is None and engine != "torch":
@@ -309,28 +309,15 @@ def _classifier(model: Model, engine: str, images: Tensor) -> Classifier:
             f"engine {engine!r} needs a torch.nn.Module, got {type(model).__name__}. Leave the "
             "engine out for other callables"
         )
+    if isinstance(model, LoadedModel):
+        return model
     name = "the model" if module is None else type(module).__name__
-    logits = LogitsOnly(model).eval()
-    with torch.no_grad():
-        outputs = logits(images[:CHECKED])
-    logits.gives_probabilities = are_probabilities(outputs)
-    if logits.gives_probabilities:
-        log.warning("%s returns probabilities: their logarithms are taken as logits", name)
-    return Classifier(
-        module=logits,
-        preprocessing=Preprocessing(min(images.shape[-2:]), (), (), "none"),
-        name=name,
-        source="python",
-        num_classes=outputs.shape[-1],
-        parameters=0 if module is None else sum(p.numel() for p in module.parameters()),
-        digest="" if module is None else state_dict_digest(module.state_dict()),
-    )
+    preprocessing = Preprocessing(min(images.shape[-2:]), (), (), "none")
+    return LoadedModel(model, preprocessing, name=name, images=images[:CHECKED])
 
 
 def _module_of(model: Model) -> nn.Module | None:
-    # A `Classifier` is a callable that keeps its network in `.module`.
-    module = model if isinstance(model, nn.Module) else getattr(model, "module", None)
-    return module if isinstance(module, nn.Module) else None
+    return model if isinstance(model, nn.Module) else None
 
 
 @contextmanager

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from aft_models.preprocessing import Preprocessing
+from shiftbench.geometry import geometry_for
 from shiftbench.grid import Grid
 from shiftbench.metrics.accuracy import Accuracy
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.metrics.consistency import Consistency
 from shiftbench.metrics.search import Mode
-from shiftbench.preprocessing import Preprocessing, geometry_for
 from shiftbench.records.record import (
     DataInfo,
     ModelInfo,

@@ -14,7 +14,7 @@ ALLOWED = {
     "shifts": set(),
     "scenes": set(),
     "data": {"scenes", "shifts"},
-    "models": {"data"},
+    "models": set(),
     "metrics": {"shifts"},
     "records": {"metrics", "shifts", "logs", "models"},
     "logs": set(),

@@ -27,7 +27,7 @@ from shiftbench.metrics.base import ImageBatch
 from shiftbench.metrics.consistency import CONSISTENCIES, Consistency
 from shiftbench.metrics.predictions import predict_at
 from shiftbench.metrics.search import search
-from shiftbench.models import as_classifier
+from shiftbench.models import Model
 from shiftbench.run.engine import Engine, TorchForward
 from shiftbench.shifts import ATTACKS, SHIFTS
 
@@ -111,7 +111,7 @@ def test_models_stay_on_the_device(variant: str, fake: FakeTensorMode) -> None:
 
 
 @pytest.mark.parametrize(
-    "remedies", [["circular", "aps"], ["blurpool"], ["flc"], ["af"], ["vote:3"], ["canonical"]]
+    "remedies", [["circular+aps"], ["blurpool"], ["flc"], ["af"], ["vote:3"], ["canonical"]]
 )
 def test_remedies_stay_on_the_device(remedies: list[str], fake: FakeTensorMode) -> None:
     model = aft_models.repair(timm.create_model("resnet10t", num_classes=5), *remedies).eval()
@@ -160,9 +160,9 @@ def test_steady_loss_on_cuda_stays_on_the_device(fake: FakeTensorMode) -> None:
 
 def test_the_engine_sends_bytes_and_stays_on_the_device(fake: FakeTensorMode) -> None:
     recipe = {"input_size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3}
-    made = as_classifier(timm.create_model("resnet10t", num_classes=5), recipe, name="small")
+    classifier = Model(timm.create_model("resnet10t", num_classes=5), recipe, name="small")
     with fake, CUDA:
-        classifier = replace(made, module=timm.create_model("resnet10t", num_classes=5))
+        classifier.network = timm.create_model("resnet10t", num_classes=5)
     with fake:
         engine = Engine(classifier, device=CUDA)
         engine._reference = None  # no values to compare

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from aft_models.cards import WeightsCard
+from aft_models.checkpoint import save_weights
 from aft_models.training.checkpoint import Identity
 from aft_models.training.loop import Outcome
 from aft_models.training.progress import UNSCORED
-from aft_models.weights import WeightsCard, save_weights
 
 
 def export(

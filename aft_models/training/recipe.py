@@ -9,8 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from aft_models.errors import AftModelsError, unknown
 from aft_models.preprocessing import CROP_PCT, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-from aft_models.presets import PRESETS
-from aft_models.xcit import XCiTConfig
+from aft_models.presets import PRESETS, XCiTConfig
 
 PIPELINES = ("memory", "loader")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
@@ -187,7 +186,7 @@ class Recipe:
 
     def for_input(self, preprocessing: Preprocessing) -> Recipe:
         """The recipe with what it leaves to the model filled in."""
-        size = self.image_size or preprocessing.input_size
+        size = self.image_size or preprocessing.size
         canvas = self.canvas
         if self.shift and not canvas:
             canvas = round(size / CROP_PCT)

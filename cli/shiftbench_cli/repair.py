@@ -51,7 +51,6 @@ def command(
                 {
                     **asdict(trial),
                     "scores": [asdict(score) for score in trial.scores],
-                    "new_parameters": trial.new_parameters,
                     "needs_finetuning": trial.needs_finetuning,
                 }
                 for trial in trials
@@ -66,7 +65,7 @@ def command(
 def _print(model: str, trials: list[RepairTrial]) -> None:
     measured = [t for t in trials if not t.refused]
     columns = ["remedy", "layers\nchanged", "not\nreached", "change\n1 px", "change\n1/2 px"]
-    columns += ["cost", "new\nparams", "fine-\ntune"]
+    columns += ["cost", "fine-\ntune"]
     columns += ["top-1", "crops\n1 px", "crops\n2 px"][: max(len(t.right) for t in measured)]
     rows = []
     for t in measured:
@@ -77,7 +76,6 @@ def _print(model: str, trials: list[RepairTrial]) -> None:
             f"{t.whole:.1e}",
             f"{t.half:.1e}",
             f"{t.cost:.1f}x",
-            f"{t.new_parameters:,}" if t.new_parameters else "",
             "yes" if t.needs_finetuning else "",
             *map(render.shown, t.scores),
         ]

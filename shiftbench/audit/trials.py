@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 import aft_models
 from aft_models.errors import AftModelsError
-from aft_models.repair import REMEDIES, RepairReport, reports, untrained, view_margin
+from aft_models.remedies import REMEDIES
+from aft_models.remedies.context import RepairReport
+from aft_models.remedies.repair import reports
 from shiftbench.audit.layers import load_batch
 from shiftbench.data import load_dataset, relabeled
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.metrics.search import search, survives
-from shiftbench.models import Classifier, load_model
+from shiftbench.models import Model, load_model
 from shiftbench.shifts import SHIFTS
 from shiftbench.statistics import Score, wilson
 
@@ -27,7 +29,7 @@ WHOLE, HALF = Offset(1.0, 1.0), Offset(0.5, 0.5)
 ROUNDS = 3  # forward passes whose median CPU time is compared
 PROBED = 8  # images that changes and cost are measured on, and that a forward pass takes at once
 CROPS = 2  # how far the camera moves, in whole pixels
-ROOM = 32  # pixels around the view that remedies and crops may use, where the data has them
+MARGIN = 32  # largest margin in pixels that remedies and crops may use
 
 
 @dataclass(frozen=True)
@@ -63,18 +65,13 @@ class RepairTrial:
         return sum(len(report.unchanged) for report in self.reports)
 
     @property
-    def new_parameters(self) -> int:
-        """Parameters that the network did not have."""
-        return sum(report.new_parameters for report in self.reports)
-
-    @property
     def needs_finetuning(self) -> bool:
         """Whether its accuracy is not to be trusted before more training."""
         return any(report.needs_finetuning for report in self.reports)
 
 
 def repair(
-    model: str | Classifier,
+    model: str | Model,
     *,
     remedies: Sequence[str] = (),
     data: str | None = None,
@@ -84,7 +81,7 @@ def repair(
     """Tries remedies on a model: which apply, what each changes, how much it helps and costs.
 
     To use a remedy, name it with the model (`timm:resnet50+circular+aps`) or call
-    `aft_models.repair(module, ...)`.
+    `aft_models.repair(module, "circular+aps")`.
 
     Args:
         model: A name as for `shiftbench run`, or a loaded model, without remedies.
@@ -98,20 +95,20 @@ def repair(
     Returns:
         The model as it is, then a trial per text.
 
-    >>> plain, steady = repair("xcit_pico_6_p8.scenes", remedies=["canonical"], images=2)
-    >>> steady.whole < 1e-3 < plain.whole
+    >>> original, repaired = repair("xcit_pico_6_p8.scenes", remedies=["canonical"], images=2)
+    >>> repaired.whole < 1e-3 < original.whole
     True
     """
     classifier = load_model(model, checkpoint=checkpoint) if isinstance(model, str) else model
-    if classifier.parts.get("remedies"):
+    if classifier.identity.remedies:
         raise UsageError(f"{classifier.name} has remedies already: give the model without them")
     dataset = load_dataset(data or "scenes", limit=images)
     if data is not None:
         dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
-    canvas, labels = load_batch(classifier, dataset, ROOM)
+    canvas, labels = load_batch(classifier, dataset, MARGIN)
     margin = (canvas.shape[-1] - classifier.preprocessing.input_size) // 2
     return try_remedies(
-        classifier.network,
+        classifier.layers,
         canvas,
         remedies or _all_remedies(),
         margin=margin,
@@ -124,7 +121,7 @@ def _all_remedies() -> list[str]:
     pairs = [
         f"circular+{remedy.name}"
         for remedy in REMEDIES.values()
-        if remedy.group == "sampling" and "border" not in remedy.treats and not remedy.learns
+        if remedy.group == "sampling" and "border" not in remedy.treats
     ]
     return [*REMEDIES, *pairs]
 
@@ -154,16 +151,17 @@ def try_remedies(
         repaired, refused = network, ""
         try:
             if text:
-                repaired = aft_models.repair(network, *text.split("+"), image=image[:1]).eval()
+                repaired = aft_models.repair(network, text, input_size=image.shape[-1]).eval()
         except AftModelsError as error:
             refused = str(error)
-        room = margin - view_margin(repaired)
-        if room < 0:
-            refused = f"needs {view_margin(repaired)} pixels around the view, there are {margin}"
+        needed = sum(report.margin for report in reports(repaired))
+        if needed > margin:
+            refused = f"needs a margin of {needed} pixels around the view, got {margin}"
         if refused:
             trials.append(RepairTrial(text, refused=refused))
         else:
-            trials.append(_examine(text, repaired, lambda: network(first), canvas, room, labels))
+            left = margin - needed
+            trials.append(_examine(text, repaired, lambda: network(first), canvas, left, labels))
     return trials
 
 
@@ -186,7 +184,7 @@ def _examine(
         cost = median(ratios)
     whole, half = (relative_change(network(cyclic(offset)), logits) for offset in (WHOLE, HALF))
     right: tuple[int, ...] = ()
-    if labels is not None and not untrained(network):
+    if labels is not None:
         grid = Grid(min(margin, CROPS))
         trace = search(network, crops, labels, grid, batch_size=PROBED)
         right = tuple(int(survives(trace.broken_radius, s).sum()) for s in range(grid.radius + 1))

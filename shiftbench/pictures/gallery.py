@@ -23,9 +23,9 @@ from PIL import Image
 from shiftbench.data import DATA_SOURCES, ImageSet, RenderedSet, canvas_batches, load_dataset
 from shiftbench.errors import DataError, RecordError, UsageError
 from shiftbench.files import GALLERY_ENDINGS, format_of, write_text
+from shiftbench.geometry import Geometry
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.pictures.show import reach
-from shiftbench.preprocessing import Geometry
 from shiftbench.records.record import KEY, Record
 from shiftbench.registry import unknown_name
 from shiftbench.report.compare import Comparison

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from shiftbench.errors import RecordError
 from shiftbench.files import file_safe, write_atomic
 from shiftbench.grid import Offset
-from shiftbench.identity import plugin_parts
+from shiftbench.identity import plugin_digests
 from shiftbench.logs import open_logs
 from shiftbench.metrics.base import KEY as KEY
 from shiftbench.metrics.base import METRICS, Metric, kind_of
@@ -31,7 +31,7 @@ from shiftbench.scores import ACCURACY, ScoreName, Scores
 from shiftbench.statistics import Score
 
 if TYPE_CHECKING:
-    from shiftbench.models.classifier import Classifier
+    from shiftbench.models.model import Model
 
 SCHEMA = 2
 RECORD_FILE = "record.json"
@@ -53,22 +53,21 @@ class ModelInfo:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str
-    # What the predictions depend on, by name: weights, remedies, and code where the user wrote it.
-    parts: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, Any] = field(default_factory=dict)  # `Identity.to_json()`
 
     @classmethod
-    def of(cls, classifier: Classifier) -> ModelInfo:
+    def of(cls, classifier: Model) -> ModelInfo:
         """What a record says of a classifier."""
         return cls(
             name=classifier.name,
             source=classifier.source,
-            digest=classifier.digest,
-            parameters=classifier.parameters,
+            digest=classifier.identity.digest,
+            parameters=classifier.parameter_count,
             input_size=classifier.preprocessing.input_size,
             mean=classifier.preprocessing.mean,
             std=classifier.preprocessing.std,
             interpolation=classifier.preprocessing.interpolation,
-            parts=classifier.parts,
+            parts=classifier.identity.to_json(),
         )
 
 
@@ -238,7 +237,7 @@ def describe_metric(metric: Metric, samples: pd.DataFrame) -> MetricInfo:
         images=int(measured.sum()),
         digest=digest(measured),
         parts={str(n): digest(there) for n, there in scored.items() if (there != measured).any()},
-        code=plugin_parts(*metric.code()),
+        code=plugin_digests(*metric.code()),
     )
 
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
+from aft_models.preprocessing import normalize
 from shiftbench.errors import ModelError, UsageError, first_line
-from shiftbench.models.classifier import Classifier
+from shiftbench.models.model import Model
 from shiftbench.models.sources.onnx import OnnxNetwork
-from shiftbench.preprocessing import normalize
 from shiftbench.run.graphs import exported, graph_file
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
-def input_shape(classifier: Classifier) -> Shape:
+def input_shape(classifier: Model) -> Shape:
     """Of the images that a model takes."""
     recipe = classifier.preprocessing
     return (len(recipe.mean), recipe.input_size, recipe.input_size)
@@ -151,16 +151,14 @@ def time_forward(forward: Forward, blank: Tensor) -> float:
     return (time.monotonic() - began) / len(blank)
 
 
-def choose_engine(
-    classifier: Classifier, *, device: torch.device, precision: str, passes: int
-) -> str:
+def choose_engine(classifier: Model, *, device: torch.device, precision: str, passes: int) -> str:
     """ONNX Runtime on a CPU where it is installed and faster, and the run long enough to pay.
 
     Both are timed on this machine, on blank images. A graph that is in the cache already pays
     after seconds, one that has to be exported after minutes. `passes` is a bound of the images that
     go through the model.
     """
-    module, shape = classifier.module.to(device).eval(), input_shape(classifier)
+    module, shape = classifier.to(device).eval(), input_shape(classifier)
     installed = all(find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript"))
     able = device.type == "cpu" and precision == "fp32" and installed and not is_onnx(module)
     if not able or passes < FEW_PASSES:
@@ -183,7 +181,7 @@ class Engine:
 
     def __init__(
         self,
-        classifier: Classifier,
+        classifier: Model,
         *,
         device: torch.device,
         precision: str = "fp32",
@@ -208,14 +206,13 @@ class Engine:
         self.precision = precision
         self.rounding = ROUNDING[precision]
         self.batch_size = batch_size or self._auto(self._recipe.input_size)
-        module = classifier.module if like is not None else classifier.module.to(device).eval()
+        module = classifier if like is not None else classifier.to(device).eval()
         self._shape = input_shape(classifier) if like is None else (*like.shape[1:],)
         self._forward: Forward = module
         if like is None or engine != "torch":
             self._forward = make_forward(engine, module, self._shape, precision)
         self._reference: nn.Module | None = module  # until the two are compared
-        self.network_input = getattr(classifier.module, "network_input", None)
-        self._features = classifier.features
+        self.network_input = classifier.shown if classifier.shares_inputs else None
         self.on_passes: Callable[[int], None] | None = None  # is told the size of every batch
 
     def _auto(self, input_size: int) -> int:
@@ -305,13 +302,6 @@ class Engine:
                 ) from error
             start += len(chunk)
         return logits[0] if len(logits) == 1 else torch.cat(logits)
-
-    def features(self, images: Tensor) -> Tensor:
-        """What the classifier is based on, (B, D), computed by PyTorch whatever the engine."""
-        features = self._features(images)
-        if self.on_passes is not None:
-            self.on_passes(len(images))
-        return features
 
     def seconds_per_image(self) -> float:
         """How long an image takes in a small batch, before anything else is known.

@@ -28,9 +28,9 @@ from filelock import FileLock, Timeout
 
 from shiftbench.errors import RecordError
 from shiftbench.files import write_atomic, write_new
-from shiftbench.identity import changed_parts
+from shiftbench.geometry import Geometry
+from shiftbench.identity import Identity
 from shiftbench.metrics.base import KEY, PASSES, Metric
-from shiftbench.preprocessing import Geometry
 from shiftbench.records.record import (
     RECORD_FILE,
     SAMPLES_FILE,
@@ -362,8 +362,8 @@ def _short(value: Any) -> str:
 
 
 def _refuse_mixing(folder: Path, what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    before, after = (identity["model"].get("parts", {}) for identity in (old, new))
-    changed = [f"{p} was {before[p]}, is {after[p]}" for p in changed_parts(before, after)]
+    before, after = (Identity.from_json(x["model"].get("parts", {})) for x in (old, new))
+    changed = [text] if (text := before.difference(after)) else []
     # The parts say what the digest cannot.
     changed += _differences(old, new, {"model.parts", *(["model.digest"] if changed else [])})
     if changed:

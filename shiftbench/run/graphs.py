@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import nn
 
-from aft_models.weights import state_dict_digest
+from aft_models.checkpoint import state_dict_digest
 from shiftbench.files import cache_folder, write_atomic
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def graph_file(module: nn.Module, shape: tuple[int, int, int]) -> Path:
 
 
 def _parts(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """Its layers, and the hooks on them with what these hold: remedies that move images are such.
+    """List the layers, their hooks with the values in them, and input remedies.
 
     >>> [type(part).__name__ for _, part in _parts(nn.ReLU())]
     ['ReLU']
@@ -50,6 +50,7 @@ def _parts(module: nn.Module) -> Iterator[tuple[str, object]]:
         for hook in (*layer._forward_pre_hooks.values(), *layer._forward_hooks.values()):
             yield name, hook
             yield from ((name, held) for held in getattr(hook, "__dict__", {}).values())
+        yield from ((name, remedy) for remedy in getattr(layer, "remedies", ()))
 
 
 def _called(part: object) -> str:

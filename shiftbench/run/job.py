@@ -14,12 +14,12 @@ import pandas as pd
 
 from shiftbench.data import Canvases, ImageSet, RenderedSet, balanced, relabeled
 from shiftbench.errors import DataError, UsageError
+from shiftbench.geometry import Geometry, geometry_for
 from shiftbench.metrics import METRICS, Metric, MetricOptions, plan_metric
 from shiftbench.metrics.consistency import CONSISTENCIES
 from shiftbench.metrics.predictions import check_labels
 from shiftbench.metrics.search import Mode
-from shiftbench.models.classifier import Classifier
-from shiftbench.preprocessing import Geometry, geometry_for
+from shiftbench.models.model import Model
 from shiftbench.records.record import DataInfo, ModelInfo, images_digest
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import AUTO, AUTOCAST, ENGINES, PRECISIONS
@@ -108,7 +108,7 @@ def attack_names(names: Iterable[str], *, camera: bool) -> tuple[str, ...]:
 class Job:
     """A model, images and metrics, before anything runs."""
 
-    classifier: Classifier
+    classifier: Model
     dataset: ImageSet
     geometry: Geometry
     metrics: tuple[Metric, ...]  # accuracy first
@@ -121,7 +121,7 @@ class Job:
     @classmethod
     def of(
         cls,
-        classifier: Classifier,
+        classifier: Model,
         dataset: ImageSet,
         geometry: Geometry,
         metrics: Iterable[Metric],
@@ -170,7 +170,7 @@ class Job:
 
 
 def make_job(
-    classifier: Classifier, dataset: ImageSet, settings: Settings, *, workers: int | None = None
+    classifier: Model, dataset: ImageSet, settings: Settings, *, workers: int | None = None
 ) -> Job:
     """Chooses the images, the metrics and the one canvas that serves all of them."""
     dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
@@ -205,7 +205,7 @@ def make_job(
     return Job.of(classifier, dataset, geometry, metrics.values(), keys, kept, workers)
 
 
-def _check(classifier: Classifier, dataset: ImageSet, settings: Settings) -> None:
+def _check(classifier: Model, dataset: ImageSet, settings: Settings) -> None:
     """Refuses what cannot be measured, before anything is decoded."""
     check_labels(np.asarray(dataset.labels, dtype=np.int64), classifier.num_classes)
     if classifier.num_classes != len(dataset.class_names):
@@ -231,7 +231,7 @@ def _check(classifier: Classifier, dataset: ImageSet, settings: Settings) -> Non
 
 
 def canvas_for(
-    classifier: Classifier,
+    classifier: Model,
     dataset: ImageSet,
     *,
     crop_pct: str,
@@ -245,7 +245,7 @@ def canvas_for(
         crop_pct=crop_pct,
         margin=margin,
         pad=pad,
-        finished=dataset.has_size(classifier.preprocessing.network_size),
+        finished=dataset.has_size(classifier.preprocessing.size),
         rendered=isinstance(dataset, RenderedSet),
         shift=shift,
     )

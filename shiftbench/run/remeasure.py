@@ -15,7 +15,7 @@ from shiftbench.data.base import in_turn
 from shiftbench.errors import DataError, UsageError
 from shiftbench.metrics.base import KEY, NEAR_TIE_COLUMN
 from shiftbench.models import load_model
-from shiftbench.models.classifier import Classifier
+from shiftbench.models.model import Model
 from shiftbench.records.record import Record, read_record
 from shiftbench.records.verify import contradictions, save_verification
 from shiftbench.run.engine import Engine, choose_device, float32_arithmetic
@@ -100,7 +100,7 @@ def verify(
     return VerifyResult(tuple(problems), count, seed)
 
 
-def job_of(record: Record, classifier: Classifier, dataset: ImageSet) -> Job:
+def job_of(record: Record, classifier: Model, dataset: ImageSet) -> Job:
     """The job that would measure a record again, with the metrics that the record itself has."""
     dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
     loaded = (info.load() for info in record.metrics.values())
@@ -178,7 +178,7 @@ def _picked_images(record: Record, dataset: ImageSet) -> list[str]:
 
 def remeasure(
     record: Record,
-    classifier: Classifier,
+    classifier: Model,
     dataset: ImageSet,
     *,
     images: int = 20,

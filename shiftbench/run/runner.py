@@ -22,7 +22,7 @@ from shiftbench.data import CanvasBatch, ImageSet, RenderedSet, load_dataset
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.metrics.base import ImageBatch, Metric, score_rows
 from shiftbench.models import load_model
-from shiftbench.models.classifier import Classifier
+from shiftbench.models.model import Model
 from shiftbench.records.record import Record, record_folder
 from shiftbench.run.distributed import SINGLE_PROCESS, Group, Shard
 from shiftbench.run.engine import (
@@ -73,7 +73,7 @@ class RunResult:
 
 
 def run(
-    model: Classifier | str,
+    model: Model | str,
     data: ImageSet | str = "scenes",
     settings: Settings | None = None,
     output: str | Path = "results/runs",

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from shiftbench.errors import DataError, RecordError
-from shiftbench.identity import changed_parts, plugin_parts
+from shiftbench.identity import changed_digests, plugin_digests
 from shiftbench.metrics.base import KEY, NEAR_TIE_COLUMN, PASSES, Metric, column, score_rows
 from shiftbench.records.record import (
     DataInfo,
@@ -110,7 +110,7 @@ class Store:
         for metric in job.metrics:
             info = None if self.before is None else self.before.metrics.get(metric.name)
             old = None if info is None else _loaded(info)
-            changed = changed_parts(info.code, plugin_parts(*metric.code())) if info else []
+            changed = changed_digests(info.code, plugin_digests(*metric.code())) if info else []
             if changed:
                 raise RecordError(
                     f"{', '.join(changed)} changed since {metric.name} was measured: give another "

@@ -27,8 +27,8 @@ from aft_models.errors import AftModelsError
 from shiftbench.data import DATA_SOURCES, ImageSet, load_dataset
 from shiftbench.errors import ShiftbenchError, UsageError, first_line
 from shiftbench.files import file_safe
-from shiftbench.models import Classifier, load_model
-from shiftbench.models.names import ModelSpec, parse_model
+from shiftbench.models import Model, load_model
+from shiftbench.models.names import ModelName, parse_model
 from shiftbench.models.sources import SOURCES
 from shiftbench.registry import unknown_name
 from shiftbench.run.engine import Engine, choose_device
@@ -57,7 +57,7 @@ _KEYS = {**_SETTINGS, **dict.fromkeys(_ABOUT_MODEL, str), "remedies": tuple, "me
 class Measurement:
     """One run of a suite: a model on a data set with some settings."""
 
-    model: ModelSpec
+    model: ModelName
     settings: Settings
     data: str = "scenes"
     checkpoint: Path | None = None
@@ -214,7 +214,7 @@ def check_suite(
             yield Check(str(one.model), one.data, problem=str(error))
 
 
-def _load(one: Measurement, dataset: ImageSet) -> Classifier:
+def _load(one: Measurement, dataset: ImageSet) -> Model:
     names = dataset.class_names
     return load_model(
         one.model, checkpoint=one.checkpoint, strip_prefix=one.strip_prefix, class_names=names

@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from aft_models import PRESETS
-from aft_models.classifier import load_backbone
-from aft_models.repair import parse
+from torch import nn
+
+from aft_models.checkpoint import Weights, load_backbone, read_weights, state_dict_digest
+from aft_models.preprocessing import Preprocessing
+from aft_models.presets import PRESETS
+from aft_models.remedies import join_remedies
+from aft_models.remedies.inputs import ShownNetwork
 from aft_models.training import loop
 from aft_models.training.checkpoint import Identity
 from aft_models.training.device import DeviceConfig
@@ -17,13 +21,12 @@ from aft_models.training.export import export
 from aft_models.training.progress import Progress, Row
 from aft_models.training.recipe import Recipe, override
 from aft_models.training.recipes import get_recipe
-from aft_models.weights import state_dict_digest
 from shiftbench.data import relabeled
 from shiftbench.errors import UsageError
 from shiftbench.logs import open_logs
-from shiftbench.models import build_model, load_model, parse_model
-from shiftbench.models.checkpoint import Weights, read_weights, without_prefixes
+from shiftbench.models import Model, build_model, load_model, parse_model
 from shiftbench.models.names import EXPORTED
+from shiftbench.models.sources import clear_errors
 from shiftbench.registry import unknown_name
 from shiftbench.run.distributed import SINGLE_PROCESS, Group
 from shiftbench.run.engine import choose_device
@@ -130,6 +133,7 @@ def train(
         data, train_split, split, limit=limit, seed=seed, download=download, unlabeled=unlabeled
     )
     start = _start(model, pretrained, checkpoint)
+    weights = start.weights
     classes = None if unlabeled else len(images.class_names)
     if start.num_classes is not None and (unlabeled or not recipe.learns):
         classes = start.num_classes  # the classifier stays as it is, and so do its classes
@@ -139,14 +143,13 @@ def train(
             else relabeled(part, start.num_classes, start.class_names)
             for part in (images, scored)
         )
-    size = recipe.image_size or (start.preprocessing.input_size if start.preprocessing else None)
+    size = recipe.image_size or (start.preprocessing.size if start.preprocessing else None)
     options = {"drop_path_rate": recipe.drop_path} if recipe.drop_path else {}
     built = build_model(model, classes=classes, size=size, seed=seed, options=options)
     recipe = recipe.for_input(start.preprocessing or built.preprocessing)
     new: list[str] = []
-    if start.state:
-        fitting = without_prefixes(start.state, built.network.state_dict())
-        new = load_backbone(built.network, fitting, size=recipe.image_size)
+    if weights is not None:
+        new = load_backbone(built.layers, weights, size=recipe.image_size)
     _require_start(recipe, built.name, start, new)
     if new and main and notice is not None:
         notice(f"new, to be learned: {', '.join(new)}")
@@ -158,7 +161,7 @@ def train(
         built.num_classes,
         data=images_of(images, limit),
         scored={**asdict(images_of(scored, limit)), "shift_images": shift_images},
-        start=state_dict_digest(start.state) if start.state else "",
+        start=state_dict_digest(weights.state) if weights else "",
     )
     scores = EpochEvaluator(
         scored,
@@ -170,7 +173,7 @@ def train(
     )
     with open_logs(tuple(logs) if main else (), output, model, identity.as_dict()) as log:
         outcome = loop.train(
-            built.network,
+            _trained_module(built),
             inputs.training(images),
             identity=identity,
             folder=output,
@@ -197,12 +200,16 @@ def train(
 
 
 def _without_view(model: str) -> tuple[str, str]:
-    """A model's name without the remedy that chooses what its network sees, and that remedy."""
+    """Split a model's name into the name without its view remedy, and that remedy."""
     named = parse_model(model)
-    specs = parse(named.remedies) if named.remedies else ()
-    views = [str(spec) for spec in specs if spec.remedy.group == "view"]
-    rest = [str(spec) for spec in specs if spec.remedy.group != "view"]
-    return "+".join([named.text, *rest]) if views else model, "+".join(views)
+    views = [spec for spec in named.remedies if spec.remedy.group == "view"]
+    rest = [str(spec) for spec in named.remedies if spec.remedy.group != "view"]
+    return "+".join([named.text, *rest]) if views else model, join_remedies(views)
+
+
+def _trained_module(model: Model) -> nn.Module:
+    """Return the module that is trained: the network, behind input remedies if there are any."""
+    return ShownNetwork(model.layers, model.remedies) if model.remedies else model.layers
 
 
 def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path | None) -> str:
@@ -235,27 +242,38 @@ def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path
     return architecture
 
 
-def _start(model: str, pretrained: bool, checkpoint: str | Path | None) -> Weights:
-    """The weights that training starts from."""
+@dataclass(frozen=True)
+class _Start:
+    """The weights that training starts from, and the facts about them."""
+
+    weights: Weights | None = None  # None: random ones
+    preprocessing: Preprocessing | None = None
+    num_classes: int | None = None
+    class_names: Sequence[str] = ()
+
+
+def _start(model: str, pretrained: bool, checkpoint: str | Path | None) -> _Start:
+    """Read the weights that training starts from."""
     if checkpoint is not None:
-        return read_weights(Path(checkpoint))
+        with clear_errors(str(checkpoint)):
+            weights = read_weights(Path(checkpoint))
+        card = weights.card
+        if card is None:
+            return _Start(weights)
+        return _Start(weights, card.preprocessing, card.num_classes, card.class_names)
     if not pretrained:
-        return Weights({})
-    own = load_model(replace(parse_model(model), remedies=""))
-    return Weights(
-        own.network.state_dict(),
-        preprocessing=own.preprocessing,
-        num_classes=own.num_classes,
-        class_names=own.class_names,
-    )
+        return _Start()
+    own = load_model(replace(parse_model(model), remedies=()))
+    weights = Weights(own.layers.state_dict(), own.name)
+    return _Start(weights, own.preprocessing, own.num_classes, own.class_names)
 
 
-def _require_start(recipe: Recipe, name: str, start: Weights, new: Sequence[str]) -> None:
+def _require_start(recipe: Recipe, name: str, start: _Start, new: Sequence[str]) -> None:
     """Refuses a start that the recipe cannot use: what is random would stay so, or be taught."""
     if recipe.learns:
         return
     what = f"recipe {recipe.name} learns nothing and needs"
-    if not start.state:
+    if start.weights is None:
         raise UsageError(f"{what} trained weights of {name}: add --pretrained or --checkpoint")
     if new:
         raise UsageError(

@@ -83,5 +83,7 @@ def test_bad_input_is_one_sentence(models: list[str], tmp_path: Path) -> None:
 
     assert "ends in .csv, .png, .pdf, .svg" in refused("-o", tmp_path / "layers.xlsx")
     assert "there is no folder" in refused("-o", tmp_path / "nowhere" / "a.png")
-    assert "one --model, and 2 were given" in refused("-m", models[1], "--checkpoint", "x.pth")
+    assert "expected one --model for the weights of --checkpoint, got 2" in refused(
+        "-m", models[1], "--checkpoint", "x.pth"
+    )
     assert "expected two numbers" in run("-m", models[0], "--offset", "1").output

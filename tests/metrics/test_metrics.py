@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -22,7 +21,6 @@ from shiftbench.metrics import plan_metric as plan
 from shiftbench.metrics.agreement import Agreement
 from shiftbench.metrics.base import NEAR_TIE_COLUMN, PASSES, ImageBatch
 from shiftbench.metrics.consistency import CONSISTENCIES
-from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS, SHIFTS
 
 COUNT, VIEW, MARGIN, CLASSES = 9, 12, 9, 7
@@ -238,33 +236,6 @@ def test_the_worst_margin_is_the_smallest_over_the_grid() -> None:
     assert survivors.tolist() == rows["crop_broken_radius"].isna().tolist()
     scores = score_rows([metric], rows)
     assert scores.find("worst-confidence_crop").unit == "logits"
-
-
-def test_drift_is_the_largest_distance_over_that_of_another_image() -> None:
-    metric, seen = plan_metric("drift:crop"), shard()
-    rows = metric.measure(seen, nothing())
-    clean = torch.stack([features(view(image, 0, 0))[0] for image in range(COUNT)])
-    cosine = torch.nn.functional.cosine_similarity
-    others = [
-        1 - cosine(clean[a], clean[b], dim=0).item()
-        for a in range(COUNT)
-        for b in range(a + 1, COUNT)
-    ]
-    outcomes = metric.outcomes(rows)[ScoreName("drift", "crop")]
-    for image in range(COUNT):
-        largest = max(
-            1 - cosine(features(view(image, dy, dx))[0], clean[image], dim=0).item()
-            for dy in range(-2, 3)
-            for dx in range(-2, 3)
-        )
-        assert outcomes[image] == pytest.approx(largest / median(others), rel=1e-2)
-    flat = metric.measure(replace(seen, canvas=torch.ones_like(seen.canvas), _views={}), nothing())
-    assert flat["drift_crop_distance"].max() == pytest.approx(0, abs=1e-9)
-
-
-def test_drift_without_features_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match="exposes none"):
-        plan_metric("drift:crop").measure(replace(shard(), model=fragile), nothing())
 
 
 # --- consistency

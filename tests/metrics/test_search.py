@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import aft_models
+from aft_models.preprocessing import Preprocessing
 from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.metrics.predictions import Predictions, predict_at
@@ -26,7 +27,7 @@ from shiftbench.metrics.search import (
     keyed_sample,
     search,
 )
-from shiftbench.models.classifier import LogitsOnly
+from shiftbench.models.model import Model as LoadedModel
 from shiftbench.shifts import ATTACKS, SHIFTS, Views
 
 COUNT, CLASSES, MARGIN, RADIUS = 23, 4, 6, 2
@@ -361,7 +362,7 @@ def test_equal_inputs_of_the_network_are_predicted_once(mode: str) -> None:
         network = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(5))
         network(torch.zeros(1, 3, 16, 16))
         canvas = torch.nn.functional.avg_pool2d(torch.rand(12, 3, 34, 34), 3, 1)
-    selecting = LogitsOnly(aft_models.repair(network, "select:4", image=torch.zeros(1, 3, 16, 16)))
+    selecting = LoadedModel(aft_models.repair(network, "select:4"), Preprocessing(24), name="net")
     views, grid = SHIFTS.get("crop").views(canvas, 4), Grid(3)
     clean = predict_at(selecting, views, [ORIGIN] * 12, batch_size=5)
     labels = clean.prediction.copy()
@@ -369,7 +370,7 @@ def test_equal_inputs_of_the_network_are_predicted_once(mode: str) -> None:
     every = Logged(lambda x: selecting(x))
     plain = search(every, views, labels, grid, batch_size=5, mode=mode, clean=clean)
     once = Logged(lambda x: selecting(x))
-    once.network_input = selecting.network_input  # type: ignore[attr-defined]
+    once.network_input = selecting.shown  # type: ignore[attr-defined]
     trace = search(once, views, labels, grid, batch_size=5, mode=mode, clean=clean)
     assert same(trace, plain)
     assert sum(map(len, once.batches)) == trace.forward_passes < 0.75 * plain.forward_passes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -16,9 +17,10 @@ import torch
 from command_line import shiftbench
 from torch import nn
 
-from aft_models.weights import list_weights
+from aft_models.cards import list_weights
 from shiftbench.data import Scenes, load_dataset
-from shiftbench.models import Classifier, as_classifier, load_model
+from shiftbench.identity import Identity
+from shiftbench.models import Model, load_model
 from shiftbench.records.record import Record, read_record, read_records, write_record
 from shiftbench.records.verify import contradictions, read_verification, save_verification
 from shiftbench.run.job import Settings
@@ -39,20 +41,20 @@ SETTINGS = Settings(
 
 
 @pytest.fixture(scope="module")
-def classifier() -> Classifier:
+def classifier() -> Model:
     return honest(seed=5)
 
 
-def honest(seed: int) -> Classifier:
+def honest(seed: int) -> Model:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         pool = nn.AdaptiveMaxPool2d(1)
         layers = (nn.Conv2d(3, 16, 4, 4), nn.ReLU(), pool, nn.Flatten(), nn.Linear(16, 12))
-    return as_classifier(nn.Sequential(*layers), RECIPE, name="honest")
+    return Model(nn.Sequential(*layers), RECIPE, name="honest")
 
 
 @pytest.fixture(scope="module")
-def scenes(classifier: Classifier) -> Scenes:
+def scenes(classifier: Model) -> Scenes:
     """Images that the model mostly gets right."""
     images = Scenes("test", 24)
     pixels = images.render(range(24), 16).float() / 255
@@ -63,7 +65,7 @@ def scenes(classifier: Classifier) -> Scenes:
 
 
 @pytest.fixture
-def record(classifier: Classifier, scenes: Scenes, tmp_path: Path) -> Record:
+def record(classifier: Model, scenes: Scenes, tmp_path: Path) -> Record:
     return run(classifier, scenes, SETTINGS, tmp_path, execution=CPU).record
 
 
@@ -83,9 +85,7 @@ def edit_samples(record: Record, change: Callable[[pd.DataFrame], pd.DataFrame])
     return read_record(record.folder)
 
 
-def test_an_honest_record_is_accepted(
-    record: Record, classifier: Classifier, scenes: Scenes
-) -> None:
+def test_an_honest_record_is_accepted(record: Record, classifier: Model, scenes: Scenes) -> None:
     assert contradictions(record) == []
     assert remeasure(record, classifier, scenes, images=6, execution=CPU) == ([], 6)
 
@@ -182,7 +182,7 @@ def test_changed_samples_are_found_out(
 
 
 def test_impossible_values_of_other_metrics_are_found_out(
-    classifier: Classifier, tmp_path: Path, scenes: Scenes
+    classifier: Model, tmp_path: Path, scenes: Scenes
 ) -> None:
     settings = replace(SETTINGS, attacks=("crop",), metrics=("flip", "jitter"), pad="reflect")
     record = run(classifier, scenes, settings, tmp_path, execution=CPU).record
@@ -194,7 +194,7 @@ def test_impossible_values_of_other_metrics_are_found_out(
 
 
 def test_a_sampled_search_cannot_pass_for_an_exact_one(
-    classifier: Classifier, tmp_path: Path, scenes: Scenes
+    classifier: Model, tmp_path: Path, scenes: Scenes
 ) -> None:
     settings = replace(SETTINGS, mode="sampled:3", metrics=())
     record = run(classifier, scenes, settings, tmp_path, execution=CPU).record
@@ -206,7 +206,7 @@ def test_a_sampled_search_cannot_pass_for_an_exact_one(
 
 
 def test_a_full_grid_is_held_to_its_bitmaps(
-    classifier: Classifier, tmp_path: Path, scenes: Scenes
+    classifier: Model, tmp_path: Path, scenes: Scenes
 ) -> None:
     settings = replace(SETTINGS, mode="full_grid", metrics=())
     record = run(classifier, scenes, settings, tmp_path, execution=CPU).record
@@ -220,10 +220,11 @@ def test_a_full_grid_is_held_to_its_bitmaps(
 
 
 def test_a_consistent_forgery_is_found_by_measuring_again(
-    record: Record, classifier: Classifier, tmp_path: Path, scenes: Scenes
+    record: Record, classifier: Model, tmp_path: Path, scenes: Scenes
 ) -> None:
     """Another model's answers under this model's name: every score follows from the samples."""
-    other = replace(honest(seed=6), digest=classifier.digest)
+    other = honest(seed=6)
+    other.identity = replace(other.identity, weights=classifier.identity.weights)
     forged = run(other, scenes, SETTINGS, tmp_path / "forged", execution=CPU).record
     assert contradictions(forged) == []
     problems, count = remeasure(forged, classifier, scenes, images=10, execution=CPU)
@@ -233,16 +234,18 @@ def test_a_consistent_forgery_is_found_by_measuring_again(
 
 
 def test_other_weights_and_other_data_are_named(
-    record: Record, classifier: Classifier, scenes: Scenes
+    record: Record, classifier: Model, scenes: Scenes
 ) -> None:
     preprocessing = classifier.preprocessing
     for change, words in (
-        ({"digest": "f" * 64}, "the weights of the record"),
+        ({"identity": Identity("f" * 64)}, "the weights of the record"),
         ({"name": "other"}, "the model name of the record: honest; of what was given: other"),
         ({"preprocessing": replace(preprocessing, mean=(0.1, 0.1, 0.1))}, "the mean of"),
         ({"preprocessing": replace(preprocessing, interpolation="bilinear")}, "interpolation"),
     ):
-        problems, _ = remeasure(record, replace(classifier, **change), scenes)
+        other = copy.copy(classifier)
+        vars(other).update(change)
+        problems, _ = remeasure(record, other, scenes)
         assert any(words in problem for problem in problems), problems
     problems, _ = remeasure(record, classifier, Scenes("test", 24, seed=9))
     assert any("the images of the record" in problem for problem in problems)
@@ -295,7 +298,7 @@ def searched_less(samples: pd.DataFrame) -> pd.DataFrame:
 )
 def test_images_that_were_left_out_are_missed(
     record: Record,
-    classifier: Classifier,
+    classifier: Model,
     change: Callable[[pd.DataFrame], pd.DataFrame],
     settings: dict[str, Any],
     scenes: Scenes,
@@ -312,7 +315,7 @@ def test_images_that_were_left_out_are_missed(
 
 
 def test_an_invented_record_whose_images_are_all_near_ties_is_refused(
-    record: Record, classifier: Classifier, scenes: Scenes
+    record: Record, classifier: Model, scenes: Scenes
 ) -> None:
     samples = record.samples()
     perfect = samples.assign(prediction=samples["label"], margin=1.0, near_tie=True)
@@ -330,7 +333,7 @@ def test_a_model_that_is_all_ties_cannot_be_verified(tmp_path: Path, scenes: Sce
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return torch.zeros(len(images), 12)
 
-    flat = as_classifier(Flat(), RECIPE, name="flat")
+    flat = Model(Flat(), RECIPE, name="flat")
     settings = replace(SETTINGS, metrics=(), consistency=())
     tied = run(flat, scenes, settings, tmp_path, execution=CPU).record
     problems, _ = remeasure(tied, flat, scenes, images=5, execution=CPU)

@@ -17,7 +17,7 @@ from aft_models import onnx as exporter
 from aft_models import repair
 from shiftbench.data import Scenes, load_dataset
 from shiftbench.errors import ModelError, RecordError, UsageError
-from shiftbench.models import Classifier, as_classifier, load_model
+from shiftbench.models import Model, load_model
 from shiftbench.models.sources.onnx import OnnxNetwork
 from shiftbench.run import engine as module
 from shiftbench.run.distributed import Shard
@@ -48,27 +48,27 @@ class Small(nn.Module):
 
 
 @pytest.fixture
-def classifier() -> Classifier:
-    return as_classifier(Small().eval(), RECIPE, name="small")
+def classifier() -> Model:
+    return Model(Small().eval(), RECIPE, name="small")
 
 
-def engine(classifier: Classifier, name: str) -> Engine:
+def engine(classifier: Model, name: str) -> Engine:
     return Engine(classifier, device=torch.device("cpu"), engine=name, batch_size=8)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(e, marks=pytest.mark.slow if e == "compile" else ()) for e in ENGINES]
 )
-def test_engines_agree_for_batches_of_any_size(name: str, classifier: Classifier) -> None:
+def test_engines_agree_for_batches_of_any_size(name: str, classifier: Model) -> None:
     answer = engine(classifier, name)
     for count in (3, 8, 1, 13):
         images = torch.randn(count, 3, 24, 24)
         with torch.no_grad():
-            expected = classifier.module(images)
+            expected = classifier(images)
         torch.testing.assert_close(answer(images), expected, atol=1e-5, rtol=1e-5)
 
 
-def rows_of(classifier: Classifier, engine: str, folder: Path) -> pd.DataFrame:
+def rows_of(classifier: Model, engine: str, folder: Path) -> pd.DataFrame:
     settings = Settings(attacks=("half", "crop"), max_shift=2, engine=engine)
     outcome = run(classifier, Scenes("test", 36), settings, folder, execution=CPU)
     assert outcome.record.settings["engine"] == engine
@@ -83,7 +83,7 @@ def assert_same_answers(got: pd.DataFrame, expected: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(got[sure], expected[sure], rtol=0, atol=1e-4)
 
 
-def test_a_run_has_the_same_answers_per_image(classifier: Classifier, tmp_path: Path) -> None:
+def test_a_run_has_the_same_answers_per_image(classifier: Model, tmp_path: Path) -> None:
     expected = rows_of(classifier, "torch", tmp_path / "torch")
     assert expected["crop_broken_radius"].notna().any()  # something broke
     assert_same_answers(rows_of(classifier, "onnx", tmp_path / "onnx"), expected)
@@ -146,7 +146,7 @@ class Scaled(nn.Module):
 
 
 def test_a_graph_that_answers_differently_stops_before_anything_is_measured(
-    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    classifier: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export = exporter.export_onnx
     monkeypatch.setattr(exporter, "export_onnx", lambda m, s: export(Scaled(m).eval(), s))
@@ -195,11 +195,10 @@ def test_a_network_is_exported_once(exports: list[nn.Module], tmp_path: Path) ->
 
 
 def test_graphs_of_remedies_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that move images are hooks: no layer, option or weight of the network shows them."""
     monkeypatch.setenv("SHIFTBENCH_CACHE", str(tmp_path))
 
     def file(*remedies: str) -> Path:
-        model = repair(Small().eval(), *remedies) if remedies else Small().eval()
+        model = repair(Small().eval(), "+".join(remedies)) if remedies else Small().eval()
         return graph_file(model, (3, 24, 24))
 
     chosen = [(), ("vote:3",), ("vote:5",), ("canonical",), ("select:4",), ("select:5",)]
@@ -209,7 +208,7 @@ def test_graphs_of_remedies_are_told_apart(tmp_path: Path, monkeypatch: pytest.M
     other = tmp_path / "select.py"
     other.write_text("# another way to choose")
     find = inspect.getfile
-    select = type(next(iter(repair(Small(), "select:4")._forward_pre_hooks.values())).move)
+    select = type(repair(Small(), "select:4").remedies[0])  # type: ignore[index, union-attr]
     monkeypatch.setattr(inspect, "getfile", lambda o: str(other) if o is select else find(o))
     assert file("select:4") != before, "its code has changed"
 
@@ -237,20 +236,20 @@ def test_a_process_waits_for_the_one_that_exports(exports: list[nn.Module]) -> N
 
 
 def test_a_graph_of_other_code_is_exported_anew(
-    exports: list[nn.Module], classifier: Classifier
+    exports: list[nn.Module], classifier: Model
 ) -> None:
-    file = graph_file(classifier.module, (3, 24, 24))
-    stale = exported(Scaled(classifier.module).eval(), (3, 24, 24))
+    file = graph_file(classifier, (3, 24, 24))
+    stale = exported(Scaled(classifier).eval(), (3, 24, 24))
     file.write_bytes(stale)
     images = torch.randn(4, 3, 24, 24)
     answer = engine(classifier, "onnx")(images)
     with torch.no_grad():
-        torch.testing.assert_close(answer, classifier.module(images), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(answer, classifier(images), atol=1e-5, rtol=1e-5)
     assert file.read_bytes() != stale
 
 
 def test_a_cache_that_cannot_be_written_is_none(
-    exports: list[nn.Module], classifier: Classifier, tmp_path: Path
+    exports: list[nn.Module], classifier: Model, tmp_path: Path
 ) -> None:
     (tmp_path / "cache").write_text("a file, not a folder")
     engine(classifier, "onnx")(torch.randn(4, 3, 24, 24))
@@ -260,12 +259,12 @@ def test_a_cache_that_cannot_be_written_is_none(
 # --- auto
 
 
-def chosen(classifier: Classifier, passes: int, device: str = "cpu") -> str:
+def chosen(classifier: Model, passes: int, device: str = "cpu") -> str:
     return choose_engine(classifier, device=torch.device(device), precision="fp32", passes=passes)
 
 
 def test_auto_chooses_by_the_passes_ahead(
-    exports: list[nn.Module], classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+    exports: list[nn.Module], classifier: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = {TorchForward: 0.02, OnnxNetwork: 0.01}
     monkeypatch.setattr(module, "time_forward", lambda forward, *_: seconds[type(forward)])
@@ -284,7 +283,7 @@ def test_auto_chooses_by_the_passes_ahead(
 
 def test_a_record_goes_on_with_its_engine_under_auto(
     exports: list[nn.Module],
-    classifier: Classifier,
+    classifier: Model,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -305,7 +304,7 @@ def test_a_record_goes_on_with_its_engine_under_auto(
 
 
 def test_shards_that_choose_at_once_agree(
-    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    classifier: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second shard has chosen before the first one's claim was there to see."""
     settings = Settings(attacks=("crop",), max_shift=1, engine="auto")
@@ -330,7 +329,7 @@ def test_an_onnx_file_runs_there_already(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_names_the_extra(
-    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+    classifier: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModelError, match=r"pip install 'shiftbench\[onnx\]'"):
@@ -347,7 +346,7 @@ class Together(nn.Module):
 
 def test_a_model_whose_logits_depend_on_the_batch_is_refused(tmp_path: Path) -> None:
     recipe = {"input_size": 24, "mean": (0.5,) * 3, "std": (0.25,) * 3}
-    classifier = as_classifier(Together(), recipe, name="together")
+    classifier = Model(Together(), recipe, name="together")
     settings = Settings(attacks=(), consistency=())
     for batch_size in (8, 1):
         with pytest.raises(ModelError, match="depend on the other images of a batch"):

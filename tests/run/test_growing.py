@@ -20,7 +20,7 @@ from torch import Tensor
 from shiftbench.data import Scenes
 from shiftbench.errors import RecordError
 from shiftbench.metrics import METRICS, Metric
-from shiftbench.models import Classifier, as_classifier
+from shiftbench.models import Model
 from shiftbench.records.record import Record, read_record, read_records
 from shiftbench.records.verify import contradictions
 from shiftbench.run.job import Settings, make_job
@@ -48,7 +48,7 @@ class Bench:
     """A model, images that it mostly gets right, and runs of it."""
 
     network: Counting
-    classifier: Classifier
+    classifier: Model
     images: Scenes
 
     def run(self, root: Path, settings: Settings, **options: Any) -> RunResult:
@@ -61,7 +61,7 @@ def bench() -> Bench:
         torch.manual_seed(5)
         network = Counting().eval()
     images = labeled(network, IMAGES)
-    return Bench(network, as_classifier(network, RECIPE, name="counting"), images)
+    return Bench(network, Model(network, RECIPE, name="counting"), images)
 
 
 WIDE = replace(BASE, attacks=("crop", "integer"), max_shift=2, consistency=("integer", "crop"))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from shiftbench.data import Scenes, load_dataset, subset
 from shiftbench.errors import DataError, ModelError, RecordError, UsageError
 from shiftbench.grid import ORIGIN, Grid
-from shiftbench.models import Classifier, as_classifier
+from shiftbench.models import Model
 from shiftbench.records.record import read_record
 from shiftbench.run.engine import choose_device
 from shiftbench.run.job import Settings, attack_names, make_job
@@ -54,8 +54,8 @@ def model() -> Nervous:
 
 
 @pytest.fixture(scope="module")
-def classifier(model: Nervous) -> Classifier:
-    return as_classifier(model, RECIPE, name="nervous")
+def classifier(model: Nervous) -> Model:
+    return Model(model, RECIPE, name="nervous")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def dataset(model: Nervous) -> Scenes:
 
 @pytest.fixture(scope="module")
 def undisturbed(
-    classifier: Classifier, dataset: Scenes, tmp_path_factory: pytest.TempPathFactory
+    classifier: Model, dataset: Scenes, tmp_path_factory: pytest.TempPathFactory
 ) -> pd.DataFrame:
     store = tmp_path_factory.mktemp("undisturbed")
     outcome = run(classifier, dataset, SETTINGS, store, execution=CPU)
@@ -83,7 +83,7 @@ def assert_same(rows: pd.DataFrame, expected: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
 def test_batch_size_changes_nothing(
-    batch_size: int, classifier: Classifier, dataset: Scenes, undisturbed: Any, tmp_path: Path
+    batch_size: int, classifier: Model, dataset: Scenes, undisturbed: Any, tmp_path: Path
 ) -> None:
     execution = replace(CPU, batch_size=batch_size)
     outcome = run(classifier, dataset, SETTINGS, tmp_path, execution=execution)
@@ -110,7 +110,7 @@ def test_rows_agree_with_the_slow_obvious_way(
 @pytest.mark.parametrize("full", [False, True])
 def test_a_partial_search_is_part_of_the_whole_one(
     full: bool,
-    classifier: Classifier,
+    classifier: Model,
     dataset: Scenes,
     undisturbed: pd.DataFrame,
     tmp_path: Path,
@@ -137,7 +137,7 @@ def test_a_partial_search_is_part_of_the_whole_one(
 
 
 def test_a_finished_run_is_not_repeated_and_never_mixed(
-    classifier: Classifier, model: Nervous, dataset: Scenes, tmp_path: Path
+    classifier: Model, model: Nervous, dataset: Scenes, tmp_path: Path
 ) -> None:
     store = tmp_path
     settings = replace(SETTINGS, attacks=("crop",), consistency=())
@@ -156,7 +156,7 @@ def test_a_finished_run_is_not_repeated_and_never_mixed(
 
 
 def test_full_grid_counts_every_offset(
-    classifier: Classifier, dataset: Scenes, undisturbed: pd.DataFrame, tmp_path: Path
+    classifier: Model, dataset: Scenes, undisturbed: pd.DataFrame, tmp_path: Path
 ) -> None:
     settings = replace(SETTINGS, attacks=("crop",), mode="full_grid", consistency=())
     record = run(classifier, dataset, settings, tmp_path, execution=CPU).record
@@ -174,7 +174,7 @@ def test_full_grid_counts_every_offset(
 
 
 def test_sampled_offsets_are_marked_as_an_upper_bound(
-    classifier: Classifier, dataset: Scenes, undisturbed: pd.DataFrame, tmp_path: Path
+    classifier: Model, dataset: Scenes, undisturbed: pd.DataFrame, tmp_path: Path
 ) -> None:
     settings = replace(SETTINGS, attacks=("crop",), mode="sampled:5", consistency=())
     record = run(classifier, dataset, settings, tmp_path, execution=CPU).record
@@ -205,7 +205,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    greedy = as_classifier(Greedy(model), RECIPE, name="greedy")
+    greedy = Model(Greedy(model), RECIPE, name="greedy")
     with caplog.at_level(logging.WARNING, "shiftbench"):
         outcome = run(greedy, dataset, SETTINGS, tmp_path, execution=CPU)
     assert_same(outcome.record.samples(), undisturbed)
@@ -219,14 +219,14 @@ def test_a_failing_model_is_one_sentence(dataset: Scenes, tmp_path: Path) -> Non
                 raise ValueError("first line\nsecond line")
             return torch.zeros(len(images), 12)
 
-    broken = as_classifier(Broken(), RECIPE, name="broken")
+    broken = Model(Broken(), RECIPE, name="broken")
     with pytest.raises(ModelError, match=r"broken failed on .*: ValueError: first line$"):
         run(broken, dataset, SETTINGS, tmp_path, execution=CPU)
 
 
-def test_requests_that_cannot_be(classifier: Classifier, dataset: Scenes, tmp_path: Path) -> None:
+def test_requests_that_cannot_be(classifier: Model, dataset: Scenes, tmp_path: Path) -> None:
     store = tmp_path
-    few = as_classifier(Nervous(3), RECIPE, name="few")
+    few = Model(Nervous(3), RECIPE, name="few")
     with pytest.raises(ModelError, match="knows 3 classes"):
         run(few, dataset, SETTINGS, store, execution=CPU)
     with pytest.raises(DataError, match="2 images of scenes have the key 'test/00000'"):
@@ -260,7 +260,7 @@ def image_folder(root: Path) -> Path:
 
 
 def test_unreadable_images_are_named_or_left_out_and_counted(
-    classifier: Classifier, tmp_path: Path
+    classifier: Model, tmp_path: Path
 ) -> None:
     images = load_dataset(f"folder:{image_folder(tmp_path)}")
     settings = Settings(attacks=("integer",), max_shift=1, consistency=("integer", "crop"))
@@ -273,7 +273,7 @@ def test_unreadable_images_are_named_or_left_out_and_counted(
     assert "0/4.png" not in set(record.samples()["key"])
 
 
-def test_only_a_data_set_with_a_camera_can_move_it(classifier: Classifier, tmp_path: Path) -> None:
+def test_only_a_data_set_with_a_camera_can_move_it(classifier: Model, tmp_path: Path) -> None:
     images = load_dataset(f"folder:{image_folder(tmp_path)}")
     with pytest.raises(UsageError, match="--data scenes"):
         run(classifier, images, Settings(attacks=("camera",)), tmp_path, execution=CPU)
@@ -285,7 +285,7 @@ def test_only_a_data_set_with_a_camera_can_move_it(classifier: Classifier, tmp_p
 
 
 def test_a_margin_that_is_not_there_is_an_error_with_ways_out(
-    classifier: Classifier, tmp_path: Path
+    classifier: Model, tmp_path: Path
 ) -> None:
     images = load_dataset(f"folder:{image_folder(tmp_path)}")
     settings = Settings(attacks=("crop",), max_shift=6, skip_bad=True)

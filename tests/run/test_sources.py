@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from aft_models.weights import list_weights
+from aft_models.cards import list_weights
 from shiftbench.data import load_dataset
 from shiftbench.errors import RecordError, UsageError
-from shiftbench.models import Classifier, as_classifier, load_model
+from shiftbench.models import Model, load_model
 from shiftbench.records.record import read_record
 from shiftbench.run.job import Settings, make_job
 from shiftbench.run.runner import Execution, run
@@ -31,9 +31,9 @@ class Redness(nn.Module):
         return torch.stack([red, blue], 1)
 
 
-def red_or_blue(*class_names: str, side: int = 32) -> Classifier:
+def red_or_blue(*class_names: str, side: int = 32) -> Model:
     recipe = {"input_size": side, "mean": (0.0,) * 3, "std": (1.0,) * 3}
-    return as_classifier(Redness(), recipe, name="redness", class_names=class_names)
+    return Model(Redness(), recipe, name="redness", class_names=class_names)
 
 
 def paint(folder: Path, **colors: str) -> Path:
@@ -48,7 +48,7 @@ def test_folders_meet_classes_by_name(tmp_path: Path) -> None:
     folder = paint(tmp_path / "paint", blue="blue", red="red")
     data = load_dataset(f"folder:{folder}")
 
-    def accuracy(model: Classifier, place: str) -> float:
+    def accuracy(model: Model, place: str) -> float:
         record = run(model, data, QUICK, tmp_path / place, execution=CPU).record
         rows = record.samples()
         return float((rows["prediction"] == rows["label"]).mean())

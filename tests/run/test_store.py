@@ -14,7 +14,7 @@ from torch import nn
 from shiftbench.data.scenes import Scenes
 from shiftbench.errors import RecordError
 from shiftbench.metrics.adversarial import Adversarial
-from shiftbench.models import as_classifier
+from shiftbench.models import Model
 from shiftbench.run.folder import FolderStore, exclusive, make_folder
 from shiftbench.run.job import Job, Settings, make_job
 from shiftbench.run.store import widest
@@ -26,7 +26,7 @@ SETTINGS = Settings(attacks=("crop",), max_shift=1, consistency=())
 @pytest.fixture(scope="module")
 def job() -> Job:
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 12))
-    return make_job(as_classifier(network, RECIPE, name="net"), Scenes("test", 6), SETTINGS)
+    return make_job(Model(network, RECIPE, name="net"), Scenes("test", 6), SETTINGS)
 
 
 def rows(job: Job, radii: dict[int, tuple[int, int | None]], **more: Any) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import shiftbench
 
+from aft_models.remedies import join_remedies
 from shiftbench.errors import UsageError
 from shiftbench.metrics import plan_metric
 from shiftbench.records.choose import load_records
@@ -49,7 +50,9 @@ models:
       - {model: tv:resnet18, checkpoint: weights/r18.pth, engine: onnx, measure: [{repeats: 5}]}
 """)
     photos = f"folder:{tmp_path / 'photos'}"
-    assert [(r.model.text, r.model.remedies, str(r.model), r.data) for r in runs] == [
+    assert [
+        (r.model.text, join_remedies(r.model.remedies), str(r.model), r.data) for r in runs
+    ] == [
         ("timm:resnet18", "", "timm:resnet18", photos),
         ("timm:resnet18", "circular+aps", "better", "scenes"),
         (f"{tmp_path / 'net.py'}:build", "", "net.py:build", photos),

@@ -131,8 +131,8 @@ def test_a_start_that_a_recipe_cannot_use_is_refused(
     place: Path, recipe: str, changes: tuple[str, ...], options: dict[str, Any], complaint: str
 ) -> None:
     for name, words in (("wide", "classes=7"), ("plain", "norm=false")):
-        net = load_model(f"{place / 'net.py'}:build,{words}").module
-        torch.save(net.model.state_dict(), place / f"{name}.pt")
+        model = load_model(f"{place / 'net.py'}:build,{words}")
+        torch.save(model.state_dict(), place / f"{name}.pt")
     options = dict(options)
     data = f"folder:{place / options.pop('data', 'photos')}"
     if "checkpoint" in options:
