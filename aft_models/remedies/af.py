@@ -1,8 +1,8 @@
-"""``af``: alias-free throughout, as the layers of :mod:`aft_models.layers` are.
+"""``af``: alias-free throughout, like the layers of `aft_models.layers`.
 
-Convolutions on a torus, a low-pass before every sub-sampling, non-linearities on a finer grid, and
-norms over the whole image. A ConvNeXt treated so is the alias-free ConvNet of Michaeli et al.,
-CVPR 2023.
+Circular padding, a low-pass before every sub-sampling, non-linearities on a finer grid, and norms
+over the whole image. A ConvNeXt with this remedy is the alias-free ConvNet of Michaeli et al., CVPR
+2023.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class FineActivation(Repaired):
     pointwise: Fused | None  # the function for the fast path, if it has one
 
     def extra_repr(self) -> str:
-        """Shown by ``print(model)``."""
+        """Describe the layer, for ``print(model)``."""
         own = self.original.extra_repr(self)
         return f"{own}, up={self.up}" if own else f"up={self.up}"
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape."""
+        """Apply the function on a finer grid; the shape does not change."""
         axis = 1 if self.channels_last else 2
         if x.ndim != 4 or max(x.shape[axis], x.shape[axis + 1]) == 1:
             own: Tensor = self.original.forward(self, x)
@@ -65,12 +65,12 @@ class FineActivation(Repaired):
 
 
 class WholeImageNorm(Repaired):
-    """A layer norm whose deviation is that of the whole image instead of each pixel's own."""
+    """A layer norm with one deviation for the whole image instead of one per pixel."""
 
     channels_last: bool
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape."""
+        """Normalize a map; the shape does not change."""
         assert isinstance(self, nn.LayerNorm)
         if x.ndim == 2:
             own: Tensor = self.original.forward(self, x)
@@ -79,7 +79,7 @@ class WholeImageNorm(Repaired):
         tokens = last.flatten(1, -2)
         y = alias_free_layer_norm(tokens, self.weight, self.bias, eps=self.eps).view_as(last)
         y = y if last is x else y.permute(0, 3, 1, 2)
-        for layer in self.children():  # timm's norms that go on to drop and activate
+        for layer in self.children():  # timm's norms that also drop and activate
             y = layer(y)
         return y
 
@@ -88,16 +88,16 @@ class WholeImageNorm(Repaired):
 class FineMaximum:
     """Max pooling on a finer grid; then the spectrum is cut to the new size.
 
-    The pixels of a window stay as far apart as they were, so that among the finer grid's pixels
-    those of the original grid see what they always saw.
+    The pixels of a window keep their distance, so that on the original grid the maximum is that of
+    the original layer.
     """
 
     up: int
     name: str = _NAME
 
     def __call__(self, layer: SlidingLayer, x: Tensor) -> Tensor:
-        """See :class:`aft_models.remedies.layer.Sampler`."""
-        planes = x.flatten(0, 1)[:, None]  # channels go by themselves: few enough for the cache
+        """Pool a map; see `layer.Sampler`."""
+        planes = x.flatten(0, 1)[:, None]  # one channel at a time fits the cache
         fine = self.up**2 * x.shape[2] * x.shape[3]
         parts = in_chunks(chunk_images(planes, fine), planes)
         pooled = torch.cat([self._pool(layer.window, part) for (part,) in parts])
@@ -160,7 +160,7 @@ def apply(context: RepairContext, up: int) -> None:
 
 
 def _channels_last(model: nn.Module) -> dict[nn.Module, bool]:
-    """Whether each layer follows a linear layer among its siblings: its channels are last then."""
+    """Map each layer to True if it follows a linear layer among its siblings: channels are last."""
     layouts = {}
     for parent in model.modules():
         last = False

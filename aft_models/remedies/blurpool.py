@@ -18,20 +18,19 @@ from aft_models.remedies.window import Margins, Window, map_size
 class BlurSampler:
     """Stride one and a binomial filter, then subsample by the stride.
 
-    A convolution and the filter behind it are linear with nothing in between, so they are carried
-    out in whichever order is cheapest: filter first where a pixel's channels are mixed, both in one
-    wider kernel where each channel goes by itself.
+    A convolution and the filter behind it are linear, so the cheapest order is used: the filter
+    first if a convolution mixes channels, both in one wider kernel if each channel is separate.
     """
 
     taps: int
 
     @property
     def name(self) -> str:
-        """Of the remedy."""
+        """Name of the remedy."""
         return f"blurpool:{self.taps}"
 
     def __call__(self, layer: SlidingLayer, x: Tensor) -> Tensor:
-        """See :class:`aft_models.remedies.layer.Sampler`."""
+        """Sub-sample a map; see `layer.Sampler`."""
         window = layer.window
         if window.kind != "conv":
             y = layer.at_every_pixel(x)
@@ -51,12 +50,12 @@ class BlurSampler:
         return layer.slide_over(_filter(wide, self._kernel(window, x), (1, 1)), full=False)
 
     def _kernel(self, window: Window, like: Tensor) -> Tensor:
-        """The outer product of two binomial filters; none along an axis that is not strided."""
+        """Return the outer product of two binomial filters; one tap without a stride."""
         rows, columns = (binomial(self.taps if s > 1 else 1).to(like) for s in window.stride)
         return rows[:, None] * columns
 
     def _margins(self, window: Window, reach: Margins, *, spare: bool = False) -> Margins:
-        """Pixels needed beyond the border, the filter's own included.
+        """Return the pixels needed beyond the border, those of the filter included.
 
         ``spare``: the map is that at stride one, which has ``stride - 1`` pixels after its last.
         """
@@ -69,7 +68,7 @@ class BlurSampler:
 
 
 def binomial(taps: int) -> Tensor:
-    """A row of Pascal's triangle, of sum 1.
+    """Return a row of Pascal's triangle, normalized to sum 1.
 
     >>> binomial(4)
     tensor([0.1250, 0.3750, 0.3750, 0.1250], dtype=torch.float64)
@@ -79,13 +78,13 @@ def binomial(taps: int) -> Tensor:
 
 
 def _filter(x: Tensor, kernel: Tensor, stride: tuple[int, int]) -> Tensor:
-    """Each channel by itself, without padding."""
+    """Filter each channel separately, without padding."""
     channels = x.shape[1]
     return F.conv2d(x, kernel.expand(channels, 1, *kernel.shape), stride=stride, groups=channels)
 
 
 def _widen(weight: Tensor, kernel: Tensor) -> Tensor:
-    """The kernels of one convolution that does what a convolution and a filter behind it do."""
+    """Return the kernels of one convolution equal to a convolution and a filter behind it."""
     rows, columns = kernel.shape[0] - 1, kernel.shape[1] - 1
     padded = F.pad(weight, (columns, columns, rows, rows))
     return F.conv2d(padded, kernel[None, None])  # symmetric: no need to flip it

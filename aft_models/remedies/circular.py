@@ -14,15 +14,15 @@ _PADDING = (nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.Circul
 
 
 class WrappedPadding(Repaired):
-    """A padding layer on a torus, where it only moves the map.
+    """A padding layer that rolls the map instead.
 
-    The layer behind it wraps round by itself, and finds each pixel where padding had put it.
+    The layer behind it has circular padding, and takes each pixel at its position after padding.
     """
 
     padding: tuple[int, int, int, int]  # left, right, top, bottom
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same size."""
+        """Roll a map; the size does not change."""
         left, _, top, _ = self.padding
         return torch.roll(x, (top, left), (-2, -1))
 
@@ -32,7 +32,7 @@ def apply(context: RepairContext) -> None:
     for name, module in context.layers():
         if isinstance(module, _PADDING) and not isinstance(module, WrappedPadding):
             module = change_class(module, WrappedPadding)
-            context.changed(name, module, "padding becomes the move that it leaves on a torus")
+            context.changed(name, module, "padding becomes a roll")
         elif isinstance(module, nn.ConvTranspose2d) and max(module.kernel_size) > 1:
             context.left(name, "ConvTranspose2d has a border of its own")
         window = window_of(module)
@@ -41,11 +41,11 @@ def apply(context: RepairContext) -> None:
         if window.border == "circular" and (isinstance(module, SlidingLayer) or window.fits_torus):
             continue
         if window.pointwise and window.unpadded and not window.strided:
-            continue  # sees no border, nor will a filter behind it
+            continue  # a single pixel has no border, nor does a filter behind it
         layer = context.take(name, module)
         if layer is None:
             continue
-        # Even where no window lies across the border: at stride one some would.
+        # Also if no window crosses the border: at stride one some would.
         layer.window = replace(window, border="circular")
         if window.crosses_border or not window.unpadded:
             before = "no" if window.unpadded else window.border

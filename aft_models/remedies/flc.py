@@ -1,7 +1,7 @@
 """``flc``: frequency low-cut pooling, Grabinski et al., ECCV 2022, with the exact Nyquist rule.
 
 The published form keeps a bin at the new Nyquist frequency on one side only, and is not exactly
-equivariant there; here that bin is zeroed, as in :mod:`aft_models.resample`.
+equivariant there; here that bin is zeroed, as in `aft_models.resample`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from aft_models.resample import cut_spectrum
 class SpectralSampler:
     """Stride one and an ideal low-pass, then subsample by the stride.
 
-    On a torus a convolution and the low-pass commute, and they are carried out in whichever order
-    is cheaper.
+    With circular padding a convolution and the low-pass commute: the cheaper order is used.
     """
 
     name: str
 
     def __call__(self, layer: SlidingLayer, x: Tensor) -> Tensor:
-        """See :class:`aft_models.remedies.layer.Sampler`."""
+        """Sub-sample a map; see `layer.Sampler`."""
         window, size = layer.window, map_size(x)
         outputs = window.outputs(size)
         if window.pointwise and window.unpadded:

@@ -1,8 +1,8 @@
-"""A repaired layer: the same object, of a class that pads and sub-samples by other rules.
+"""Repaired layers: the same objects, with a class that pads and sub-samples by other rules.
 
-A remedy changes the *class* of a layer, not the layer: parents keep their child, shared layers stay
-shared, ``isinstance`` holds, hooks stay, and parameters keep their names, so that a checkpoint of
-the original loads into the repaired model and the other way round.
+A remedy changes the *class* of a layer, not the layer. Parents keep their child, shared layers
+remain shared, and hooks remain. Parameters keep their names, so that a checkpoint of the original
+loads into the repaired model and vice versa.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Repaired(nn.Module):
     original: ClassVar[type[nn.Module]]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by its two halves, since no module holds the mixed class under a name."""
+        """Pickle both classes, since no module contains the mixed class under a name."""
         return _revive, (self.mixin, self.original), self.__dict__
 
 
@@ -34,7 +34,7 @@ Mixin = TypeVar("Mixin", bound=Repaired)
 def change_class(
     layer: nn.Module, mixin: type[Mixin], original: type[nn.Module] | None = None
 ) -> Mixin:
-    """Puts the methods of ``mixin`` before those of a layer's own class, in place."""
+    """Put the methods of ``mixin`` before those of a layer's own class, in place."""
     layer.__class__ = _mixed_class(mixin, original or type(layer))
     assert isinstance(layer, mixin)
     return layer
@@ -57,52 +57,52 @@ def _revive(mixin: type[nn.Module], original: type[nn.Module]) -> nn.Module:
 
 
 class Sampler(Protocol):
-    """How a repaired layer sub-samples."""
+    """Sub-sampling of a repaired layer."""
 
     @property
     def name(self) -> str:
-        """Of the remedy."""
+        """Name of the remedy."""
 
     def __call__(self, layer: SlidingLayer, x: Tensor) -> Tensor:
-        """The output of the layer for the map ``x``."""
+        """Return the output of the layer for the map ``x``."""
 
 
 class SlidingLayer(Repaired):
-    """A layer with a window, whose border and way of sub-sampling can be set."""
+    """A layer with a window, whose border and sub-sampling can be set."""
 
     window: Window
-    sampler: Sampler | None  # None: by its stride, as it always did
+    sampler: Sampler | None  # None: by its stride, as in the original
     bare: tuple[nn.Module, nn.Module]  # the layer without padding, at its stride and at stride one
 
     def extra_repr(self) -> str:
-        """Shown by ``print(model)``: what the layer's own class says, and what was changed."""
+        """Describe the layer and its changes, for ``print(model)``."""
         done = [] if self.window.border == "zeros" else [f"border={self.window.border}"]
         done += [] if self.sampler is None else [f"sampling={self.sampler.name}"]
         own = self.original.extra_repr(self)
         return ", ".join([own, *done] if own else done)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to a map of the size divided by the stride."""
+        """Map ``(B, C, H, W)`` to a map of the size divided by the stride."""
         return self.at_stride(x) if self.sampler is None else self.sampler(self, x)
 
     def at_stride(self, x: Tensor) -> Tensor:
-        """The layer as it was, but for its border."""
+        """Run the original layer, except for its border."""
         return self._slide(x, full=False)
 
     def at_every_pixel(self, x: Tensor) -> Tensor:
-        """The layer at stride one: all polyphase components, of which it used to keep the first."""
+        """Run the layer at stride one: all polyphase components; the original is the first."""
         return self._slide(x, full=True)
 
     def _slide(self, x: Tensor, *, full: bool) -> Tensor:
         y = self.slide_over(self.extend(x, full=full), full=full)
         if self.window.border != "zeros":
             return y
-        if self.window.kind == "max":  # a window that holds no pixel, at stride one
+        if self.window.kind == "max":  # a window without pixels, at stride one
             return y.masked_fill(y == -torch.inf, 0.0) if full else y
         counted = self.window.counted
         if counted is None:
             return y
-        # The mean of the pixels that count; a window that holds none has the mean zero.
+        # The mean of the pixels that count; a window without any has the mean zero.
         inside = extend(torch.ones_like(x[:1, :1]), *counted, border="replicate")
         (top, bottom), (left, right) = self.window.reach(map_size(x), full=full)
         (a, b), (c, d) = counted
@@ -111,19 +111,19 @@ class SlidingLayer(Repaired):
         return y / share.clamp(min=torch.finfo(share.dtype).eps)
 
     def slide_over(self, extended: Tensor, *, full: bool) -> Tensor:
-        """The layer over a map that has all that its windows need, at stride one if ``full``."""
+        """Run the layer on an extended map, at stride one if ``full``."""
         result: Tensor = self.bare[full].forward(extended)
         return result
 
     def extend(self, x: Tensor, *, full: bool) -> Tensor:
-        """The map with what its windows see beyond its border, at stride one if ``full``."""
+        """Pad the map for its windows, at stride one if ``full``."""
         margins = self.window.reach(map_size(x), full=full)
         fill = -torch.inf if self.window.kind == "max" else 0.0
         return extend(x, *margins, border=self.window.border, fill=fill)
 
 
 def sliding(layer: nn.Module) -> SlidingLayer:
-    """A layer that has a window with a border and a sampling of its own, in place."""
+    """Change a layer in place to one whose border and sub-sampling can be set."""
     if isinstance(layer, SlidingLayer):
         return layer
     window = read_window(layer)
@@ -135,12 +135,12 @@ def sliding(layer: nn.Module) -> SlidingLayer:
 
 
 def window_of(layer: nn.Module) -> Window | None:
-    """The window of a layer, repaired or not."""
+    """Return the window of a layer, repaired or not."""
     return layer.window if isinstance(layer, SlidingLayer) else read_window(layer)
 
 
 def extend(x: Tensor, rows: Margin, columns: Margin, *, border: str, fill: float = 0.0) -> Tensor:
-    """Widens a map ``(B, C, H, W)`` beyond its border; a negative margin cuts.
+    """Pad a map ``(B, C, H, W)``; a negative margin crops.
 
     >>> line = torch.arange(3.0).view(1, 1, 1, 3)
     >>> extend(line, (0, 0), (4, -1), border="circular").flatten().tolist()
@@ -156,7 +156,7 @@ def extend(x: Tensor, rows: Margin, columns: Margin, *, border: str, fill: float
             x = F.pad(x, (*more_columns, *more_rows), mode=mode, value=value)
         elif max(more_rows) <= height and max(more_columns) <= width:
             x = circular_pad(x, more_rows, more_columns)
-        else:  # more than once round
+        else:  # wider than the map
             for axis, size, (before, after) in ((2, height, more_rows), (3, width, more_columns)):
                 x = x.index_select(
                     axis, torch.arange(-before, size + after, device=x.device) % size

@@ -60,7 +60,7 @@ class Survey:
     failure: str | None = None  # why the model does not take the image; the lists are empty then
 
     def sizes(self, name: str) -> list[Pair]:
-        """The maps that a layer is given."""
+        """Return the sizes of the maps that a layer is given."""
         return [call.size for call in self.calls if call.layer == name]
 
 
@@ -125,7 +125,7 @@ def survey(model: nn.Module, image: Tensor) -> Survey:
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Whether a module applies a function to each element by itself.
+    """Return True if a module applies a function to each element.
 
     >>> is_activation(nn.ReLU()), is_activation(nn.Softmax()), is_activation(nn.Linear(1, 1))
     (True, False, False)
@@ -136,14 +136,14 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def _is_layer(module: nn.Module) -> bool:
-    """Whether a module is one layer, whose own operations are not listed."""
+    """Return True if a module is one layer, whose operations are not listed."""
     if isinstance(module, Repaired) or is_activation(module) or read_window(module) is not None:
         return True
     return next(module.children(), None) is None and type(module).__module__.startswith("torch.nn.")
 
 
 class _Watch(TorchFunctionMode):
-    """Notes the operations on maps outside of layers."""
+    """Mode that lists operations on maps outside of layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _kind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """The kind of an operation on a map, if remedies treat that kind."""
+    """Return the kind of an operation on a map; None if no remedy addresses it."""
     if max(args[0].shape[1:3]) == 1 or max(args[0].shape[2:]) == 1:
         return None  # a vector per image
     if name in _SAMPLING:
@@ -181,7 +181,7 @@ def _kind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | Non
 
 
 def _caller() -> str:
-    """Module and line of the code that called the operation."""
+    """Return module and line of the code that called the operation."""
     frame = inspect.currentframe()
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

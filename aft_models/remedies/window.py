@@ -1,7 +1,7 @@
-"""How a layer's window slides over its map: kernel, stride, dilation and border, for any layer.
+"""Windows of layers: kernel, stride, dilation and border.
 
-Convolutions, max, average and blur pooling of torch and timm differ in how they say it. A
-:class:`Window` says it once; everything a remedy needs to know about sizes follows from it.
+Convolutions, max, average and blur pooling of torch and timm store these in different attributes. A
+`Window` is their common form, from which remedies compute all sizes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Window:
     stride: Pair
     dilation: Pair
     margins: Margins | None  # None: "same", by the map's size
-    border: str  # what lies beyond the map: "zeros", "circular", "reflect" or "replicate"
-    ceil: bool  # whether a last, incomplete window counts
-    grouped: bool  # whether each output channel sees one input channel only
+    border: str  # padding beyond the map: "zeros", "circular", "reflect" or "replicate"
+    ceil: bool  # a last, incomplete window counts
+    grouped: bool  # each output channel depends on one input channel alone
     counted: Margins | None = None  # pixels beyond the map that a mean counts; None: all of them
 
     def __str__(self) -> str:
-        """In a few words.
+        """Return kernel and stride in a few words.
 
         >>> print(read_window(nn.Conv2d(3, 8, 3, stride=(2, 1))))
         3 x 3, stride 2 x 1
@@ -52,7 +52,7 @@ class Window:
 
     @property
     def strided(self) -> bool:
-        """Whether the layer sub-samples."""
+        """True if the layer sub-samples."""
         return max(self.stride) > 1
 
     @property
@@ -63,27 +63,27 @@ class Window:
 
     @property
     def pointwise(self) -> bool:
-        """Whether a window is a single pixel."""
+        """True if a window is a single pixel."""
         return self.extent == (1, 1)
 
     @property
     def unpadded(self) -> bool:
-        """Whether no window reaches beyond the map."""
+        """True if no window extends beyond the map."""
         return self.margins == ((0, 0), (0, 0))
 
     @property
     def crosses_border(self) -> bool:
-        """Whether, on a torus, some window would lie across the border."""
+        """True if some window would cross the border with circular padding."""
         return any(e > s for e, s in zip(self.extent, self.stride, strict=True))
 
     @property
     def fits_torus(self) -> bool:
-        """Whether the padding, if it wraps round, gives one output per step of the torus."""
+        """True if the padding, made circular, gives one output per stride."""
         steps = zip(self.margins or (), self.extent, self.stride, strict=False)
         return all(extent - stride <= sum(margin) < extent for margin, extent, stride in steps)
 
     def covers(self, size: Pair) -> bool:
-        """Whether one unpadded window sees the whole map: a flattened head in other words.
+        """Return True if one unpadded window covers the whole map, as a flattened head does.
 
         >>> head = read_window(nn.Conv2d(8, 16, kernel_size=7))
         >>> head.covers((7, 7)), head.covers((14, 14))
@@ -92,9 +92,9 @@ class Window:
         return self.unpadded and self.extent == size and size != (1, 1)
 
     def outputs(self, size: Pair) -> Pair:
-        """Rows and columns of the output.
+        """Return rows and columns of the output.
 
-        On a torus that the stride divides every layer gives the size divided by the stride.
+        With circular padding, a map that the stride divides gives its size over the stride.
 
         >>> read_window(nn.Conv2d(3, 8, 3, stride=2, padding=1)).outputs((7, 8))
         (4, 4)
@@ -115,7 +115,7 @@ class Window:
         return count
 
     def reach(self, size: Pair, *, full: bool) -> Margins:
-        """Pixels needed beyond each end of the map; fewer than none where some are never seen.
+        """Return the pixels needed beyond each end of the map; negative where some are not used.
 
         Args:
             size: of the map.
@@ -135,7 +135,7 @@ class Window:
 
 
 def read_window(layer: nn.Module) -> Window | None:
-    """The window of a layer, or None where there is none that this package knows to move.
+    """Return the window of a layer; None for a layer without a known window.
 
     >>> read_window(nn.MaxPool2d(3, stride=2, padding=1)).outputs((56, 56))
     (28, 28)
@@ -177,15 +177,15 @@ def read_window(layer: nn.Module) -> Window | None:
 
 
 def plain_class(layer: nn.Module) -> type[nn.Module]:
-    """The class whose forward pass works on a map that is padded already."""
+    """Return the class whose forward pass takes a padded map."""
     return _PLAIN.get(type(layer), type(layer))
 
 
 def without_padding(layer: nn.Module, stride: Pair) -> nn.Module:
-    """The same layer, parameters and all, at another stride and with no padding of its own.
+    """Return the same layer at another stride and without padding.
 
-    It is not a copy: the two share their dictionaries of parameters and buffers, so that whatever
-    happens to the weights of one happens to the other.
+    The result is no copy: both share their dictionaries of parameters and buffers, so that a change
+    of the weights of one changes the other.
     """
     base = plain_class(layer)
     twin: Any = base.__new__(base)
@@ -206,5 +206,5 @@ def _pair(value: Any) -> Pair:
 
 
 def map_size(x: Tensor) -> Pair:
-    """Rows and columns of a map ``(B, C, H, W)``."""
+    """Return rows and columns of a map ``(B, C, H, W)``."""
     return x.shape[2], x.shape[3]

@@ -21,10 +21,18 @@ def export(
     class_names: Sequence[str] = (),
     images: Mapping[str, int] | None = None,
 ) -> Path:
-    """Writes the weights of a run and their card; returns the folder that holds them.
+    """Write the weights of a run and their card.
 
-    The tag names them: "cifar10" in "xcit_pico_6_p4_af.cifar10". `images` says how many images each
-    score of the last epoch is of.
+    Args:
+        outcome: The finished run.
+        folder: Where to write.
+        identity: Model, recipe and data of the run.
+        tag: Last part of the name: "cifar10" in "xcit_pico_6_p4_af.cifar10".
+        class_names: In the order of the outputs.
+        images: Number of images of each score of the last epoch.
+
+    Returns:
+        The folder.
     """
     recipe, data = identity.recipe, identity.data
     card = WeightsCard(

@@ -64,7 +64,7 @@ def train(
     log: Log | None = None,
     resume: bool = True,
 ) -> Outcome:
-    """Trains `model` to the end of its recipe, from the last checkpoint in `folder` if any.
+    """Train `model` to the end of its recipe, from the last checkpoint in `folder` if any.
 
     Raises:
         AftModelsError: A checkpoint of another run, or a loss that is not a number.

@@ -1,4 +1,4 @@
-"""What remedies would do to a network: what they change, how much they help, what they cost."""
+"""Trials of remedies on a network: changes, gains and cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from shiftbench.statistics import Score, wilson
 WHOLE, HALF = Offset(1.0, 1.0), Offset(0.5, 0.5)
 ROUNDS = 3  # forward passes whose median CPU time is compared
 PROBED = 8  # images that changes and cost are measured on, and that a forward pass takes at once
-CROPS = 2  # how far the camera moves, in whole pixels
+CROPS = 2  # max shift of crops in pixels
 MARGIN = 32  # largest margin in pixels that remedies and crops may use
 
 
@@ -40,33 +40,33 @@ class RepairTrial:
     ['100.0', '75.0']
     """
 
-    remedies: str  # "" is the network as it is
-    reports: tuple[RepairReport, ...] = ()  # what each remedy changed, and could not
+    remedies: str  # "" is the original network
+    reports: tuple[RepairReport, ...] = ()  # one per remedy
     whole: float = 0.0  # relative change of the logits under a cyclic shift by a whole pixel
     half: float = 0.0  # and by half a pixel, on both axes
-    cost: float = 1.0  # CPU time of a forward pass over that of the network as it is
-    images: int = 0  # how many it was tried on
-    right: tuple[int, ...] = ()  # how many are right at every crop up to 0, 1 and 2 px
-    refused: str = ""  # why the remedies do not apply
+    cost: float = 1.0  # CPU time of a forward pass relative to the original
+    images: int = 0  # number of images
+    right: tuple[int, ...] = ()  # images correctly classified at every crop up to 0, 1 and 2 px
+    refused: str = ""  # reason if the remedies do not apply
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """Right answers under crops of up to 0, 1 and 2 px; fewer, or none, where not measured."""
+        """Accuracy under crops up to 0, 1 and 2 px; fewer scores if the margin is smaller."""
         return tuple(wilson(count, self.images) for count in self.right)
 
     @property
     def changed(self) -> int:
-        """How many layers were changed."""
+        """Number of changed layers."""
         return sum(len(report.changed) for report in self.reports)
 
     @property
     def unchanged(self) -> int:
-        """How many layers, or lines of code, could not be."""
+        """Number of layers or lines of code that could not be changed."""
         return sum(len(report.unchanged) for report in self.reports)
 
     @property
     def needs_finetuning(self) -> bool:
-        """Whether its accuracy is not to be trusted before more training."""
+        """True if the accuracy is low before more training."""
         return any(report.needs_finetuning for report in self.reports)
 
 
@@ -78,7 +78,7 @@ def repair(
     images: int = PROBED,
     checkpoint: Path | None = None,
 ) -> list[RepairTrial]:
-    """Tries remedies on a model: which apply, what each changes, how much it helps and costs.
+    """Try remedies on a model: changed layers, gains and cost of each.
 
     To use a remedy, name it with the model (`timm:resnet50+circular+aps`) or call
     `aft_models.repair(module, "circular+aps")`.
@@ -87,13 +87,13 @@ def repair(
         model: A name as for `shiftbench run`, or a loaded model, without remedies.
         remedies: Each a text such as `aps` or `circular+aps`. Default: every remedy, and every way
             to sub-sample together with circular padding.
-        data: Images to use, as for `shiftbench run`; right answers are counted too, clean and under
-            crops by up to 2 px. Default: the images of `scenes`, without labels.
-        images: How many.
+        data: Images, as for `shiftbench run`; accuracy is measured too, clean and under crops up
+            to 2 px. Default: the images of `scenes`, without labels.
+        images: Number of images.
         checkpoint: Weights for a model given by its name.
 
     Returns:
-        The model as it is, then a trial per text.
+        A trial of the original model, then one per text.
 
     >>> original, repaired = repair("xcit_pico_6_p8.scenes", remedies=["canonical"], images=2)
     >>> repaired.whole < 1e-3 < original.whole
@@ -117,7 +117,7 @@ def repair(
 
 
 def _all_remedies() -> list[str]:
-    """Each alone, and each way to sub-sample with circular padding, where it brings none."""
+    """List each remedy alone, and sampling remedies together with circular padding."""
     pairs = [
         f"circular+{remedy.name}"
         for remedy in REMEDIES.values()
@@ -134,11 +134,11 @@ def try_remedies(
     margin: int = 0,
     labels: Tensor | None = None,
 ) -> list[RepairTrial]:
-    """Tries remedies on copies of a network in eval mode; the first trial is of the network itself.
+    """Try remedies on copies of a network in eval mode; the first trial is of the network itself.
 
-    All see the same normalized canvas, (B, C, H, W), with `margin` pixels on each side beyond what
-    the network sees. Changes and cost are of the first few images; right answers are counted of
-    all, where there are labels.
+    All are given the same normalized canvas (B, C, H, W), with a margin of `margin` pixels around
+    the network's view. Changes and cost are those of the first few images; accuracy is measured on
+    all if there are labels.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> before, after = try_remedies(net.eval(), torch.rand(2, 3, 8, 8), ["circular+aps"])
@@ -179,7 +179,7 @@ def _examine(
     cyclic = SHIFTS.get("cyclic").views(probed, 0)
     logits = network(probed)
     cost = 1.0
-    if text:  # in turns, since a busy machine is not equally busy all the time
+    if text:  # in turns, since the load of the machine changes
         ratios = (_seconds(lambda: network(probed)) / _seconds(run_original) for _ in range(ROUNDS))
         cost = median(ratios)
     whole, half = (relative_change(network(cyclic(offset)), logits) for offset in (WHOLE, HALF))
@@ -192,9 +192,9 @@ def _examine(
 
 
 def relative_change(logits: Tensor, before: Tensor) -> float:
-    """How far logits (B, classes) moved, relative to their size.
+    """Return the relative change of logits (B, classes).
 
-    What all classes have in common changes no answer, so it is taken away first.
+    The mean over the classes changes no prediction, so it is subtracted first.
 
     >>> before = torch.tensor([[3.0, 1.0]])
     >>> relative_change(torch.tensor([[2.0, 2.0]]), before)
@@ -207,7 +207,7 @@ def relative_change(logits: Tensor, before: Tensor) -> float:
 
 
 def _seconds(run: Callable[[], object]) -> float:
-    """CPU time of a forward pass."""
+    """Measure the CPU time of a forward pass."""
     began = time.process_time()
     run()
     return time.process_time() - began

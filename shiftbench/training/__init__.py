@@ -1,4 +1,4 @@
-"""`shiftbench.train`: any model, any data, a named recipe; scores as training goes, an export."""
+"""`shiftbench.train`: any model, any data, a named recipe; scores per epoch, an export."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["Trained", "train"]
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training leaves."""
+    """The result of a training."""
 
     folder: Path  # exported weights and their card, for `load_model(..., checkpoint=folder)`
     rows: Sequence[Row]  # of the log, one per epoch
@@ -76,7 +76,7 @@ def train(
     notice: Callable[[str], None] | None = None,
     processes: Group = SINGLE_PROCESS,
 ) -> Trained:
-    """Trains or fine-tunes a model, as `shiftbench train` does.
+    """Train or fine-tune a model, as `shiftbench train` does.
 
     >>> train("timm:resnet50+af", "folder:PHOTOS", "finetune", "runs/af")  # doctest: +SKIP
 
@@ -84,31 +84,31 @@ def train(
         model: As for `load_model`, remedies included.
         data: As for `load_dataset`.
         recipe: A name of `shiftbench list recipes`, or a recipe.
-        output: Gets last.pt, best.pt, log.csv, curves.png and, at the end, export/.
+        output: Folder for last.pt, best.pt, log.csv, curves.png and, at the end, export/.
         changes: Fields of the recipe to override, as in `["epochs=10"]`.
         tag: Names the exported weights; by default the data set's name.
         pretrained: Start from the model's own weights.
         checkpoint: Start from weights in a file or an exported folder.
         unlabeled: Read no labels, for the recipe `recalibrate`. Accuracy needs labels: name a
             labeled `split` for it.
-        train_split: What to train on.
-        split: What to score on; by default the usual evaluation split.
-        limit: A balanced subset of either part.
-        download: Allow the data set to be fetched.
+        train_split: Split to train on.
+        split: Split to score on; by default the usual evaluation split.
+        limit: Size of a balanced subset of either split.
+        download: Download the data set if it is missing.
         score_every: Epochs between two accuracies; 0 for the last alone.
         shift_every: Epochs between two shift scores; 0 likewise.
-        shift_images: How many images shift scores take.
+        shift_images: Number of images of shift scores.
         workers: Processes that load images.
         device: `auto`, `cpu`, `cuda[:i]` or `mps`.
         precision: `fp32`, `bf16` or `fp16`.
-        compiled: Whether `torch.compile` compiles the model.
-        channels_last: Whether to use the channels-last memory layout.
-        seed: Of initial weights, order and augmentation.
+        compiled: Compile the model with `torch.compile`.
+        channels_last: Use the channels-last memory layout.
+        seed: Seed of initial weights, order and augmentation.
         resume: Continue from the last epoch in `output`, if there is one.
-        logs: Where rows go besides log.csv: `tensorboard`, `wandb`.
-        progress: Called now and then by the main process.
-        notice: Called with a line that the user should see.
-        processes: Which of how many processes this is.
+        logs: Further logs besides log.csv: `tensorboard`, `wandb`.
+        progress: Called regularly by the main process.
+        notice: Called with a line for the user.
+        processes: Rank and number of processes.
 
     Raises:
         UsageError: The request contradicts itself.
@@ -117,8 +117,8 @@ def train(
     model, selects = _without_view(model)
     if selects and main and notice is not None:
         notice(
-            f"{selects} learns nothing: {model} is trained, and --checkpoint gives its weights to "
-            f"{model}+{selects}"
+            f"{selects} learns nothing: {model} is trained. Load its weights into {model}+{selects} "
+            "with --checkpoint"
         )
     architecture = _check(model, tag, pretrained, checkpoint)
     if isinstance(recipe, str):
@@ -213,7 +213,7 @@ def _trained_module(model: Model) -> nn.Module:
 
 
 def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path | None) -> str:
-    """Refuses what contradicts itself before anything is loaded; returns the architecture."""
+    """Check the request before anything is loaded, and return the architecture."""
     if pretrained and checkpoint is not None:
         raise UsageError("--pretrained and --checkpoint both give weights: leave one out")
     if tag is not None and not re.fullmatch(r"\w[\w-]*", tag):
@@ -221,8 +221,8 @@ def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path
     spec = parse_model(model)
     if spec.source == EXPORTED:
         raise UsageError(
-            f"{spec.text} is a folder: name the model with -m, and give the folder's weights with "
-            "--checkpoint"
+            f"expected a model, got the folder {spec.text}: name the model with -m, and the folder "
+            "with --checkpoint"
         )
     if spec.source != "bundled":
         return spec.text
@@ -269,7 +269,7 @@ def _start(model: str, pretrained: bool, checkpoint: str | Path | None) -> _Star
 
 
 def _require_start(recipe: Recipe, name: str, start: _Start, new: Sequence[str]) -> None:
-    """Refuses a start that the recipe cannot use: what is random would stay so, or be taught."""
+    """Raise UsageError for a start that the recipe cannot use: random weights would remain."""
     if recipe.learns:
         return
     what = f"recipe {recipe.name} learns nothing and needs"
