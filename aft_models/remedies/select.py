@@ -12,7 +12,6 @@ happens once in ``2 m + 1`` pixels; no choice among these crops can change less 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +28,18 @@ from aft_models.resample import without_autocast, working_dtype
 _SIGMAS = (2.0, 4.0)  # pixels: the score is the difference of two Gaussians
 _RADIUS = 8  # pixels around a place that its score sees, twice the wider sigma
 _BLOCK = 16  # rows that are blurred together
+
+
+def _kernels() -> Tensor:
+    """Return both Gaussians as matrices ``(2, block, block + 2 r)``."""
+    inside = torch.arange(_RADIUS, _BLOCK + _RADIUS, dtype=torch.float64)
+    distance = torch.arange(_BLOCK + 2 * _RADIUS) - inside[:, None]
+    squared = torch.stack([(distance / sigma) ** 2 for sigma in _SIGMAS])
+    weights = torch.exp(-0.5 * squared) * (distance.abs() <= _RADIUS)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+_KERNELS = _kernels()  # a constant: torch.compile cannot trace a cached function
 
 
 @dataclass(frozen=True)
@@ -83,17 +94,7 @@ def _blur(maps: Tensor) -> Tensor:
     starts = range(0, height, _BLOCK)
     padded = F.pad(maps, (0, 0, 0, len(starts) * _BLOCK - height))
     blocks = torch.stack([padded[:, :, i : i + _BLOCK + 2 * _RADIUS] for i in starts], 2)
-    return (_kernels().to(maps)[:, None] @ blocks).flatten(2, 3)[:, :, :height]
-
-
-@cache
-def _kernels() -> Tensor:
-    """Return both Gaussians as matrices ``(2, block, block + 2 r)``."""
-    inside = torch.arange(_RADIUS, _BLOCK + _RADIUS, dtype=torch.float64)
-    distance = torch.arange(_BLOCK + 2 * _RADIUS) - inside[:, None]
-    squared = torch.stack([(distance / sigma) ** 2 for sigma in _SIGMAS])
-    weights = torch.exp(-0.5 * squared) * (distance.abs() <= _RADIUS)
-    return weights / weights.sum(-1, keepdim=True)
+    return (_KERNELS.to(maps)[:, None] @ blocks).flatten(2, 3)[:, :, :height]
 
 
 def build(margin: int) -> Select:

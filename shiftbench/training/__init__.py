@@ -117,8 +117,8 @@ def train(
     model, selects = _without_view(model)
     if selects and main and notice is not None:
         notice(
-            f"{selects} learns nothing: {model} is trained. Load its weights into {model}+{selects} "
-            "with --checkpoint"
+            f"{selects} learns nothing: {model} is trained. Load the weights into "
+            f"{model}+{selects} with --checkpoint"
         )
     architecture = _check(model, tag, pretrained, checkpoint)
     if isinstance(recipe, str):
