@@ -87,6 +87,22 @@ def cropped_from(size: int, fraction: float) -> int:
     return math.floor(size / fraction + 1e-6)  # timm floors; rounding errors must not count
 
 
+def resized_shape(width: int, height: int, short: int) -> tuple[int, int]:
+    """Return width and height after a resize of the shorter side, rounded as in torchvision.
+
+    >>> resized_shape(300, 200, 64)
+    (96, 64)
+    """
+    if width <= height:
+        return short, int(short * height / width)
+    return int(short * width / height), short
+
+
+def center_start(length: int, size: int) -> int:
+    """Return the first pixel of a centered crop along an axis, rounded as in torchvision."""
+    return round((length - size) / 2)
+
+
 def square(size: int | Sequence[int]) -> int:
     """Return the side of a square, from a number, (S, S) or (channels, S, S).
 

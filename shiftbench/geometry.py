@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL.Image import Image, Resampling
 
-from aft_models.preprocessing import CROP_PCT, Preprocessing, cropped_from
+from aft_models.preprocessing import (
+    CROP_PCT,
+    Preprocessing,
+    center_start,
+    cropped_from,
+    resized_shape,
+)
 from shiftbench.errors import UsageError
 from shiftbench.registry import unknown_name
 
@@ -70,8 +76,9 @@ class Geometry:
         """Resize and crop an RGB image to a canvas: uint8 (3, side, side)."""
         import torch
 
-        resized = image.resize(self._size(image), INTERPOLATIONS[self.interpolation])
-        pixels = np.asarray(resized)  # (H, W, 3)
+        pixels = np.asarray(  # (H, W, 3)
+            image.resize(self._size(image), INTERPOLATIONS[self.interpolation])
+        )
         rows, above = self._span(pixels.shape[0])
         columns, left = self._span(pixels.shape[1])
         window = pixels[rows, columns]
@@ -83,20 +90,18 @@ class Geometry:
         return torch.from_numpy(np.ascontiguousarray(window.transpose(2, 0, 1)))
 
     def _size(self, image: Image) -> tuple[int, int]:
-        """Return width and height after the resize, rounded as in torchvision and timm."""
+        """Return width and height after the resize."""
         width, height = image.size
         if self.squash:
             return self.resize, self.resize
-        if width <= height:
-            return self.resize, int(self.resize * height / width)
-        return int(self.resize * width / height), self.resize
+        return resized_shape(width, height, self.resize)
 
     def _span(self, length: int) -> tuple[slice, int]:
         """Return the pixels of an axis within the canvas, and the count missing before them."""
-        # torchvision's CenterCrop of the network's images. Subtracting the margin afterwards fixes
-        # the position of the view: rounding (length - side) / 2 would change it with the margin.
+        # The crop of the network's images. Subtracting the margin afterwards fixes the position of
+        # the view: rounding (length - side) / 2 would change it with the margin.
         inner = self.inner or self.view
-        start = round((length - inner) / 2) - (self.view - inner) // 2 - self.margin
+        start = center_start(length, inner) - (self.view - inner) // 2 - self.margin
         return slice(max(start, 0), min(start + self.side, length)), max(-start, 0)
 
 

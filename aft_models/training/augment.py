@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from timm.data import Mixup
 from torch import Tensor
 
+from aft_models.preprocessing import center_start
 from aft_models.training.recipe import Recipe
 
 
@@ -36,7 +37,7 @@ class Windows:
     @classmethod
     def centered(cls, count: int, canvas: int, size: int) -> Windows:
         """The windows in the middle, where the benchmark puts its view."""
-        place = torch.full((count,), round((canvas - size) / 2))
+        place = torch.full((count,), center_start(canvas, size))
         return cls(place, place, torch.zeros(count, dtype=torch.bool), size)
 
     def shifted(self, shift: int, canvas: int, generator: torch.Generator) -> Windows:

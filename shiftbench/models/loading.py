@@ -140,25 +140,24 @@ def _find_weights(name: ModelName, checkpoint: str | Path | None) -> Weights | N
 
 def _network_name(name: ModelName, weights: Weights | None) -> ModelName:
     """Return the name of the network that the weights are of."""
-    card = weights.card if weights else None
-    if name.source != EXPORTED:
-        ours = name.architecture
-        if card is not None and (theirs := parse_model(card.architecture).architecture) != ours:
-            assert weights is not None
-            raise ModelError(
-                f"expected weights of {ours}, got weights of {theirs} in {weights.origin}: name "
-                f"the network with --model {theirs}"
-            )
+    if weights is None or (weights.card is None and name.source != EXPORTED):
         return name
-    if card is None:
+    if weights.card is None:
         raise ModelError(
             f"expected the weights of one model with their card in {name.name}: name the folder "
             "that training exported"
         )
-    label = name.label or "+".join([card.name, *map(str, name.remedies)])
-    return replace(
-        parse_model("+".join([card.architecture, *map(str, name.remedies)])), label=label
-    )
+    if name.source == EXPORTED:  # the card names the network, and the remedies of its training
+        remedies = list(map(str, name.remedies))
+        label = name.label or "+".join([weights.card.name, *remedies])
+        return replace(parse_model("+".join([weights.card.architecture, *remedies])), label=label)
+    ours, theirs = name.architecture, parse_model(weights.card.architecture).architecture
+    if ours != theirs:
+        raise ModelError(
+            f"expected weights of {ours}, got weights of {theirs} in {weights.origin}: name the "
+            f"network with --model {theirs}"
+        )
+    return name
 
 
 def _build(name: ModelName, request: Request, seed: int) -> tuple[Built, Preprocessing]:
