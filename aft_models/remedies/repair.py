@@ -52,7 +52,7 @@ def repair(
     before = [spec for report in reports(model) for spec in parse_remedies(report.remedy)]
     every = in_order([*before, *specs])
     layers = [spec for spec in specs if not spec.remedy.input]
-    network: Any = model.network if isinstance(model, ShownNetwork) else model
+    network: Any = model.network if type(model) is ShownNetwork else model  # not a subclass
     written = dict(zip(map(str, before), reports(model), strict=True))
     if isinstance(network, nn.Module):
         network = copy.deepcopy(network)

@@ -74,7 +74,12 @@ def load_model(
             )
         built, preprocessing = _build(name, request, seed)
         if weights is not None:
-            assert isinstance(built.network, nn.Module)
+            if not isinstance(built.network, nn.Module):
+                raise UsageError(
+                    f"expected a PyTorch network for the weights of {weights.origin}, got a "
+                    f"{type(built.network).__name__} from {name.public_name()}: leave "
+                    "--checkpoint out"
+                )
             load_state(built.network, weights, strip_prefix)
         if card is not None:
             preprocessing = replace(card.preprocessing, bgr=preprocessing.bgr)

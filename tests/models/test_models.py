@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import shiftbench.data
 import shiftbench.models.sources
+from aft_models import repair
 from aft_models.preprocessing import Preprocessing
 from aft_models.remedies import REMEDIES
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
@@ -313,6 +314,13 @@ def test_vote_on_probabilities_averages_them() -> None:
         torch.testing.assert_close(models[0](images), models[1](images))
 
 
+def test_repair_of_a_loaded_model_keeps_its_remedies() -> None:
+    selected = load_model(f"{TINY}+select:4")
+    images = torch.randn(2, 3, 184, 184)
+    expected = load_model(f"{TINY}+aps+select:4")(images)
+    assert torch.equal(repair(selected, "aps", input_size=184)(images), expected)
+
+
 def test_model_blue_first_flips_channels() -> None:
     torch.manual_seed(0)
     network, images = Flat(), torch.randn(2, 3, 16, 16)
@@ -349,6 +357,9 @@ def test_remedies_of_a_network_that_no_longer_runs_name_obstacles(tmp_path: Path
         load_model(f"{tmp_path / 'net.py'}:build+circular")
     with pytest.raises(UsageError, match="needs the layers of a PyTorch network"):
         load_model(f"{tmp_path / 'net.py'}:function+circular")
+    torch.save({"weight": torch.ones(3)}, tmp_path / "w.pth")
+    with pytest.raises(UsageError, match=r"expected a PyTorch network .* got a function from net"):
+        load_model(f"{tmp_path / 'net.py'}:function", checkpoint=tmp_path / "w.pth")
 
 
 PADDED = """
