@@ -42,8 +42,7 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        if error.errno is not None:
-            error.filename = str(path)  # a full disk is reported without any file name
+        error.filename = str(path)  # a full disk is reported without any file name
         raise
     finally:
         temporary.unlink(missing_ok=True)

@@ -199,7 +199,7 @@ def test_random_weights_follow_the_seed() -> None:
         (f"timm:{SMALL},pretrained=true", (), "leave pretrained=true out"),
         ("onnx:net.onnx", (), "onnx:net.onnx contains its weights: it cannot be trained"),
         ("nets.py:build", (), "no Python file 'nets.py'"),
-        (".", (), "is a folder: name the model with -m"),
+        (".", (), "expected a model, got the folder .: name the model with -m"),
     ],
 )
 def test_a_wrong_request_is_one_sentence(

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import errno
 import os
 import random
 import re
@@ -141,14 +142,14 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         run(tmp_path)
 
 
-def test_an_interrupted_save_keeps_the_old_file(
+def test_checkpoint_interrupted_save_keeps_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.pt"
     checkpoint.save(path, {"value": 1})
 
     def fail(descriptor: int) -> None:
-        raise OSError("disk full")
+        raise OSError(errno.ENOSPC, "disk full")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
