@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from shiftbench.data import Scenes
 from shiftbench.errors import ShiftbenchError
-from shiftbench.models import Classifier, as_classifier
+from shiftbench.models import Model
 from shiftbench.records.record import Record
 from shiftbench.run import folder, runner
 from shiftbench.run.distributed import Shard
@@ -42,10 +42,10 @@ class Net(nn.Module):
         return logits
 
 
-def network(seed: int = 5) -> Classifier:
+def network(seed: int = 5) -> Model:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return as_classifier(Net().eval(), RECIPE, name="net")
+        return Model(Net().eval(), RECIPE, name="net")
 
 
 def labeled(model: nn.Module, count: int, side: int = SIDE, wrong: int = 4) -> Scenes:
@@ -59,7 +59,7 @@ def labeled(model: nn.Module, count: int, side: int = SIDE, wrong: int = 4) -> S
 
 
 def images(count: int = IMAGES) -> Scenes:
-    return labeled(network().module, count)
+    return labeled(network(), count)
 
 
 def assert_equal(grown: Record, whole: Record) -> None:

@@ -61,7 +61,7 @@ def load_data(
             if source == "folder" and any(e.name.lower().endswith(ENDINGS) for e in loose):
                 raise DataError(
                     f"{root} holds photographs without class folders: sort them into one folder "
-                    "per class, or train with --unlabeled (recipes steady and recalibrate)"
+                    "per class, or use --unlabeled with the recipe recalibrate"
                 ) from error
             raise
     if source != "folder":

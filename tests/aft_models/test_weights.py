@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aft_models.weights import BUNDLED, list_weights, weights_card
+from aft_models.cards import BUNDLED, list_weights, weights_card
 from shiftbench.data import load_dataset
 from shiftbench.models import load_model
 from shiftbench.records.choose import find_record
@@ -26,7 +26,7 @@ def record_of(name: str) -> Record:
 @pytest.mark.parametrize("name", list_weights())
 def test_weights_have_a_record_and_the_accuracy_of_their_card(name: str) -> None:
     card, record = weights_card(name), record_of(name)
-    assert record.model.digest == load_model(name).digest
+    assert record.model.digest == load_model(name).identity.digest
     measured = record.scores[ACCURACY]
     assert measured.n == card.images["accuracy"]
     # Training scores the images that it holds in memory, resized once to the canvas.
