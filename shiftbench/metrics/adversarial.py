@@ -20,7 +20,7 @@ from shiftbench.statistics import Score, mean_score
 from shiftbench.tables import Cells
 
 if TYPE_CHECKING:
-    from shiftbench.preprocessing import Geometry
+    from shiftbench.geometry import Geometry
     from shiftbench.running.job import Settings
 
 FAMILY = "adversarial"

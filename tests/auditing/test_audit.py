@@ -199,7 +199,7 @@ NORMALIZE = "aft_models.preprocessing"  # shifts no pixels
 
 
 def test_audit_does_not_import_the_operators_of_models() -> None:
-    folder = Path(shiftbench.__file__).parent / "audit"
+    folder = Path(shiftbench.__file__).parent / "auditing"
     for name in ("calls", "lattice", "layers", "tracer"):
         for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
             if isinstance(node, ast.ImportFrom):
