@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from findings_board import KINDS, at, board, extent, images, table
+from findings_records import KINDS, at, committed, extent, images, table
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
@@ -78,10 +78,10 @@ def telling() -> str:
     """Tabulate the forward passes until two networks differ significantly, by score."""
     names = [ScoreName("consistency", kind) for kind in KINDS]
     names += [at(attack, radius) for attack in PAPER_ATTACKS for radius in (1, 3, 6)]
-    labels = group_labels(board())
+    labels = group_labels(committed())
     pairs = [
         (first, second)
-        for (first, one), (second, other) in combinations(zip(board(), labels, strict=True), 2)
+        for (first, one), (second, other) in combinations(zip(committed(), labels, strict=True), 2)
         if one == other
     ]
     rows = []
@@ -110,8 +110,8 @@ def telling() -> str:
         "measurement",
         "pairs of networks",
         "passes per image",
-        "passes to tell two apart, median",
-        "told apart within 10,000",
+        "passes until two differ, median",
+        "differ within 10,000",
     ]
     return table(header, [row for _, row in sorted(rows, key=lambda r: r[0])])
 
@@ -146,10 +146,10 @@ def correlation_cell(x: NDArray[np.float64], y: NDArray[np.float64]) -> str:
 
 def correlations() -> str:
     """Tabulate how consistency predicts retained accuracy, networks as units."""
-    worst = {a: np.array([retained(r, a) for r in board()]) for a in PAPER_ATTACKS}
+    worst = {a: np.array([retained(r, a) for r in committed()]) for a in PAPER_ATTACKS}
     rows = []
     for kind in KINDS:
-        scores = (r.scores.get(ScoreName("consistency", kind)) for r in board())
+        scores = (r.scores.get(ScoreName("consistency", kind)) for r in committed())
         random = np.array([np.nan if s is None else s.value for s in scores])
         rows.append(
             [

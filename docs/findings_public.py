@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-from findings_board import at, board, count, difference, extent, shown, table
 from findings_measurements import correlation_cell
+from findings_records import at, committed, count, difference, extent, shown, table
 from matplotlib.figure import Figure
 
 from shiftbench.records.result import Result, select
@@ -27,7 +27,7 @@ FEWEST_NETWORKS = 5  # for a rank correlation
 
 def networks() -> list[Result]:
     """Return the results on ImageNet with crop shifts, by adversarial accuracy."""
-    results = [r for r in select(board(), data="imagenet") if CROP in r.scores]
+    results = [r for r in select(committed(), data="imagenet") if CROP in r.scores]
     return sorted(results, key=lambda result: -result.scores[CROP].value)
 
 
@@ -56,7 +56,7 @@ def front() -> str:
 
 def selected() -> str:
     """Tabulate public networks with and without crop selection, nothing trained."""
-    results = {result.model.name: result for result in select(board(), data="imagenet")}
+    results = {result.model.name: result for result in select(committed(), data="imagenet")}
     pairs = [(one, results.get(one.model.name + SELECT)) for one in networks()]
     points = {"clean": at("crop", 0), "crop 1 px": at("crop", 1), "crop 3 px": at("crop", 3)}
     rows = [
@@ -83,7 +83,7 @@ def published() -> str:
         for row in _rows("antialiased_cnns.csv")
         if row["variant"] == "baseline"
     }
-    measured = {result.model.name: result for result in select(board(), data="imagenet")}
+    measured = {result.model.name: result for result in select(committed(), data="imagenet")}
     rows = []
     for row in _rows("public_networks.csv"):
         result = measured.get(row["model"])

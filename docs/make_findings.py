@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from findings_board import (
+from findings_measurements import correlations, telling
+from findings_public import front, networks, overview, predicts, published, selected, zoo
+from findings_records import (
     KINDS,
     at,
-    board,
+    committed,
     count,
     extent,
     lost,
@@ -23,9 +25,7 @@ from findings_board import (
     shown,
     table,
 )
-from findings_cure import ablation, cured, cured_paired
-from findings_measurements import correlations, telling
-from findings_public import front, networks, overview, predicts, published, selected, zoo
+from findings_remedies import ablation, cured, cured_paired
 from matplotlib.figure import Figure
 
 from shiftbench.records.result import select
@@ -182,7 +182,7 @@ def figures() -> Iterator[tuple[str, Figure]]:
     yield "repaired", curves_figure([record(model, PHOTOGRAPHS) for model in REPAIRED.values()])
     yield "imagenet", curves_figure(networks())
     for data in ("cifar10", "scenes"):
-        yield data, curves_figure(select(board(), data=data))
+        yield data, curves_figure(select(committed(), data=data))
 
 
 def main() -> None:

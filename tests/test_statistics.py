@@ -116,7 +116,7 @@ def test_mean_is_inside_a_nonempty_interval(outcomes: list[float]) -> None:
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=60))
 def test_mean_of_draws_counts_images_not_draws(agreed: list[int]) -> None:
-    """The interval lies between those of as many images with one draw, and of every draw alone.
+    """The interval is between those of as many images with one draw, and of every draw alone.
 
     Both with Student's quantile, as the clustered one has it.
     """
@@ -194,9 +194,9 @@ def test_differ_for_any_pairing_implies_significance_of_every_pairing() -> None:
     """Against every table of 30 images: sure means that no pairing at all is insignificant."""
     n, sure = 30, 0
     for a, b in product(range(n + 1), repeat=2):
-        said = differ_for_any_pairing(wilson(a, n), wilson(b, n))
-        assert said == differ_for_any_pairing(wilson(b, n), wilson(a, n))
-        if said:
+        sure_of = differ_for_any_pairing(wilson(a, n), wilson(b, n))
+        assert sure_of == differ_for_any_pairing(wilson(b, n), wilson(a, n))
+        if sure_of:
             sure += 1
             both = range(max(0, a + b - n), min(a, b) + 1)  # images that both classify correctly
             assert all(mcnemar(a - k, b - k) < 0.05 for k in both)

@@ -1,4 +1,4 @@
-"""A picture of the images that one model classifies correctly at every offset and another does not.
+"""A figure of the images that one model classifies correctly at every offset and another does not.
 
 The records contain the images and offsets. The images are read again from their data set, cut by
 the geometry of the failing model, and shifted as that model saw them.

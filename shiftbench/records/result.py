@@ -178,7 +178,7 @@ class Result:
 
     @cached_property
     def _outcomes(self) -> dict[ScoreName, pd.Series]:
-        # Tables are many times larger than the outcomes: they are not kept for a paired test.
+        # Tables are many times larger than the outcomes: a paired test does not retain them.
         tables = self.__dict__.get("tables") or self._read_tables()
         ids = image_ids(tables)
         found: dict[ScoreName, pd.Series] = {}

@@ -148,7 +148,7 @@ TABLES: Mapping[str, PaperTable] = {
     "batch_size": PaperTable("appendix", "XCiT-Nano by training batch size", _batch_size),
     "realistic_shifts": PaperTable(
         "figure",
-        "crop and bilinear shifts, a picture only",
+        "crop and bilinear shifts, a plot only",
         lambda row: {**row, "recipe": ""} if row["model"] in _DOWNLOADED else dict(row),
         [ScoreName("adversarial", attack, DEFAULT_RADIUS) for attack in ("crop", "bilinear")],
         [*(f"xcit_small_12_p16{kind}" for kind in ("", "_aps", "_af")), *_DOWNLOADED],

@@ -114,7 +114,7 @@ def page(browser: Browser, file: Path) -> Iterator[Page]:
     page = browser.new_page(viewport={"width": 1240, "height": 900}, color_scheme="light")
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
     page.goto(file.as_uri())
     yield page
     assert errors == []

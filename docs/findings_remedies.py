@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from findings_board import at, board, count, difference, record, shown, table
+from findings_records import at, committed, count, difference, record, shown, table
 
 from shiftbench.records.result import Result
 
@@ -37,7 +37,7 @@ FRACTIONS = {  # by half pixels
 
 def _records() -> Iterator[tuple[str, Result]]:
     """Yield each network with each remedy, if there is a record."""
-    measured = {one.model.name: one for one in board()}
+    measured = {one.model.name: one for one in committed()}
     for net, model in NETWORKS.items():
         for way, suffix in WAYS.items():
             if model + suffix in measured:

@@ -20,7 +20,7 @@ Scores = Mapping[ScoreName, Score]
 
 
 @cache
-def board() -> tuple[Result, ...]:
+def committed() -> tuple[Result, ...]:
     """Read every committed record."""
     return tuple(load_records([RECORDS]))
 
@@ -35,7 +35,7 @@ def images(result: Result) -> pd.DataFrame:
 
 def record(model: str, data: str) -> Result:
     """Return the result of a model."""
-    (chosen,) = (r for r in board() if (r.model.name, r.data.name) == (model, data))
+    (chosen,) = (r for r in committed() if (r.model.name, r.data.name) == (model, data))
     return chosen
 
 
