@@ -327,7 +327,9 @@ def require_same_identity(path: Path, theirs: Mapping[str, Any], ours: Mapping[s
     changed = next(models).difference(next(models))
     others = {name: value for name, value in ours.items() if name != "model"}
     differences = [changed] if changed else []
-    differences += [f"{name} was {old}, is {new}" for name, old, new in _differences(theirs, others)]
+    differences += [
+        f"{name} was {old}, is {new}" for name, old, new in _differences(theirs, others)
+    ]
     if differences:
         raise RecordError(
             f"{path.parent.parent} contains other predictions ({'; '.join(differences)}). Choose "
@@ -347,6 +349,6 @@ def _differences(
         other = theirs.get(name)
         if isinstance(value, Mapping):
             found += _differences(other or {}, value, f"{prefix}{name}.")
-        elif other != value and not (prefix == "plugins." and other is None):
+        elif other != value and not (prefix.startswith("plugins.") and other is None):
             found.append((prefix + name, other, value))
     return found

@@ -205,7 +205,7 @@ def test_folder_other_identity_raises_with_both_values(
     "changes",
     [
         {"model": {**IDENTITY["model"], "logits": [1.0005, -2.0]}},
-        {"plugins": {"other": "abc"}},
+        {"plugins": {"other": {"p.py": "abc"}}},
     ],
 )
 def test_folder_rounding_and_new_plugins_are_accepted(
@@ -217,10 +217,10 @@ def test_folder_rounding_and_new_plugins_are_accepted(
 
 
 def test_folder_changed_plugin_raises(tmp_path: Path) -> None:
-    store = folder_of(tmp_path, plugins={"mirrored": "abc"})
+    store = folder_of(tmp_path, plugins={"mirrored": {"p.py": "abc"}})
     store.save(store.read())
-    with pytest.raises(RecordError, match=r"plugins\.mirrored was abc, is def"):
-        folder_of(tmp_path, plugins={"mirrored": "def"}).read()
+    with pytest.raises(RecordError, match=r"plugins\.mirrored\.p\.py was abc, is def"):
+        folder_of(tmp_path, plugins={"mirrored": {"p.py": "def"}}).read()
 
 
 def test_folder_that_cannot_be_written_raises(tmp_path: Path) -> None:

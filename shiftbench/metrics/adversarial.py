@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -64,6 +65,8 @@ class Adversarial(Metric):
 
     @override
     def margin(self) -> int:
+        if self.attack not in ATTACKS:  # of a record whose plug-in is not loaded
+            return math.ceil(self.grid.reach)
         return SHIFTS.get(ATTACKS.get(self.attack).shift).margin(self.grid)
 
     @override

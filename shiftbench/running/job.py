@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ from shiftbench.data import ImageSet, RenderedSet, relabeled
 from shiftbench.data.base import in_turn
 from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.geometry import Geometry, geometry_for
+from shiftbench.identity import plugin_digests
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.metrics.base import METRICS, Metric, Request, plan_metrics, read_cells
 from shiftbench.metrics.base import remaining_passes as passes_of_metric
@@ -31,8 +29,6 @@ from shiftbench.shifts import ATTACKS, PAPER_ATTACKS, SHIFTS, parse_attack
 from shiftbench.tables import CLEAN, LABEL, MOST_CLASSES, Cells, Tables
 
 log = logging.getLogger(__name__)
-
-_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -242,18 +238,13 @@ class Job:
         )
 
 
-def _plugin_digests(metrics: Iterable[Metric]) -> dict[str, str]:
-    """Digest the files of plug-ins that define a metric or its shift type, by table."""
-    digests: dict[str, str] = {}
+def _plugin_digests(metrics: Iterable[Metric]) -> dict[str, dict[str, str]]:
+    """Digest the files of plug-ins that define a metric or its shift types, by table."""
+    digests = {}
     for metric in metrics:
         shifts = {view.shift for view in metric.views("")}
-        files = {inspect.getfile(type(thing)) for thing in map(SHIFTS.get, shifts)}
-        files.add(inspect.getfile(type(metric)))
-        plugins = sorted(f for f in files if not Path(f).resolve().is_relative_to(_PACKAGE))
-        if plugins:
-            content = b"".join(Path(file).read_bytes() for file in plugins if Path(file).is_file())
-            digests[metric.table] = hashlib.sha256(content).hexdigest()[:16]
-    return digests
+        digests[metric.table] = plugin_digests(type(metric), *map(SHIFTS.get, shifts))
+    return {table: files for table, files in digests.items() if files}
 
 
 def make_job(model: Model, dataset: ImageSet, settings: Settings) -> Job:

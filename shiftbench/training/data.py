@@ -80,7 +80,9 @@ def load_data(
 def images_of(data: ImageSet, limit: int | None) -> Data:
     """Return the identity of a data set: its name, keys and labels."""
     listing = "\n".join(f"{k} {y}" for k, y in zip(data.keys, data.labels, strict=True))
-    return Data(data.name, data.split, limit, len(data), hashlib.sha256(listing.encode()).hexdigest())
+    return Data(
+        data.name, data.split, limit, len(data), hashlib.sha256(listing.encode()).hexdigest()
+    )
 
 
 def load_pixels(data: ImageSet, recipe: Recipe) -> PixelSet:

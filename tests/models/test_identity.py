@@ -13,8 +13,8 @@ from shiftbench.errors import ModelError, RecordError
 from shiftbench.identity import Identity, file_digests, plugin_digests
 from shiftbench.models import SOURCES, Model, load_model
 from shiftbench.plugins import load_plugins
-from shiftbench.run.job import Settings
-from shiftbench.run.runner import Execution, run
+from shiftbench.running.job import Settings
+from shiftbench.running.runner import Execution, run
 from shiftbench.shifts import ATTACKS, SHIFTS
 
 NET = """
@@ -59,7 +59,7 @@ def measure(model: Model, folder: Path, attack: str = "integer") -> bool:
     """Run a model; return True if an existing record was reused."""
     settings = Settings(attacks=(attack,), max_shift=1, consistency=())
     data = load_dataset("scenes", limit=3)
-    return run(model, data, settings, folder / "runs", execution=Execution("cpu", 4)).reused
+    return run(model, data, settings, folder / "runs", execution=Execution("cpu", 4)).complete
 
 
 def test_files_of_two_folders_import_their_own_modules(folder: Path, tmp_path: Path) -> None:
