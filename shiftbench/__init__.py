@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from shiftbench.evaluation import Evaluation, evaluate
     from shiftbench.grid import Grid, Offset
     from shiftbench.models import load_model
-    from shiftbench.records.compare import Difference, compare
+    from shiftbench.records.compare import compare
     from shiftbench.records.result import Result, load_record, load_records
-    from shiftbench.report.scores import leaderboard, score_cells
     from shiftbench.running.job import AttackSpec, Settings
-    from shiftbench.running.runner import Execution, RunResult, run
+    from shiftbench.running.runner import run
     from shiftbench.running.suite import RunSpec, read_suite
     from shiftbench.running.verify import verify
     from shiftbench.shifts import ATTACKS, SHIFTS, Attack
@@ -40,15 +39,12 @@ __all__ = [
     "Attack",
     "AttackSpec",
     "Audit",
-    "Difference",
     "Evaluation",
-    "Execution",
     "Grid",
     "Offset",
     "PairedComparison",
     "RepairTrial",
     "Result",
-    "RunResult",
     "RunSpec",
     "Score",
     "Settings",
@@ -57,7 +53,6 @@ __all__ = [
     "compare",
     "compare_paired",
     "evaluate",
-    "leaderboard",
     "load_model",
     "load_record",
     "load_records",
@@ -65,7 +60,6 @@ __all__ = [
     "read_suite",
     "repair",
     "run",
-    "score_cells",
     "train",
     "verify",
     "wilson",
@@ -79,11 +73,10 @@ _MODULES = {  # module -> its public names
     "evaluation": ("Evaluation", "evaluate"),
     "grid": ("Grid", "Offset"),
     "models": ("load_model",),
-    "records.compare": ("Difference", "compare"),
+    "records.compare": ("compare",),
     "records.result": ("Result", "load_record", "load_records"),
-    "report.scores": ("leaderboard", "score_cells"),
     "running.job": ("AttackSpec", "Settings"),
-    "running.runner": ("Execution", "RunResult", "run"),
+    "running.runner": ("run",),
     "running.suite": ("RunSpec", "read_suite"),
     "running.verify": ("verify",),
     "shifts": ("ATTACKS", "SHIFTS", "Attack"),

@@ -1,4 +1,4 @@
-"""The site builds without a warning, and the tutorials run from top to bottom."""
+"""The site builds without a warning, and the tutorials run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST = 200_000  # bytes of a notebook: pictures are small, tables are short
 
 
 def run(*words: str | Path) -> None:
-    """Runs a Python command from the root, where the configuration lies."""
+    """Run a Python command from the root."""
     ran = subprocess.run(
         [sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -25,7 +25,7 @@ def run(*words: str | Path) -> None:
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
-def test_a_tutorial_keeps_small_outputs_and_no_traces_of_a_machine(path: Path) -> None:
+def test_tutorial_outputs_are_small_and_without_local_paths(path: Path) -> None:
     text = path.read_text("utf-8")
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     assert len(text) < LARGEST
@@ -41,13 +41,13 @@ def test_a_tutorial_keeps_small_outputs_and_no_traces_of_a_machine(path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
-def test_a_tutorial_runs(path: Path) -> None:
+def test_tutorial_runs(path: Path) -> None:
     pytest.importorskip("nbclient", reason="needs the extra `docs`")
     run(path.parent / "execute.py", "--check", path)
 
 
 @pytest.mark.slow
-def test_the_pictures_of_the_page_can_be_taken(tmp_path: Path) -> None:
+def test_screenshots_of_the_page_are_written(tmp_path: Path) -> None:
     pytest.importorskip("playwright", reason="playwright is not installed")
     if shutil.which("chromium") is None:
         pytest.skip("no Chromium on this machine")
@@ -56,7 +56,7 @@ def test_the_pictures_of_the_page_can_be_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="needs the extra `docs`")
     run("-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path)
     for page in ("index.html", "compare-peers/index.html", "reference/shiftbench/index.html"):

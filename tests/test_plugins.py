@@ -1,4 +1,4 @@
-"""Files that register something: loaded once, and one sentence where they cannot be."""
+"""Plug-ins: files and packages that register something when they are imported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_is_loaded_once_however_it_is_named(
+def test_load_plugins_imports_a_file_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = tmp_path / "count"
@@ -33,7 +33,7 @@ def test_a_file_is_loaded_once_however_it_is_named(
     assert count.read_text() == "x"
 
 
-def test_files_of_one_name_in_two_folders_are_two_plugins(tmp_path: Path) -> None:
+def test_load_plugins_distinguishes_files_of_equal_name(tmp_path: Path) -> None:
     files = [
         write(tmp_path / folder / "own.py", f"class {folder}:\n    pass\n") for folder in ("A", "B")
     ]
@@ -58,7 +58,7 @@ def test_files_of_one_name_in_two_folders_are_two_plugins(tmp_path: Path) -> Non
         ("notes.txt", "hello\n", "ends in .py"),
     ],
 )
-def test_a_file_that_cannot_be_loaded_is_one_sentence(
+def test_load_plugins_unusable_file_raises_usage_error(
     tmp_path: Path, name: str, text: str | None, words: str
 ) -> None:
     file = tmp_path / name
@@ -70,11 +70,11 @@ def test_a_file_that_cannot_be_loaded_is_one_sentence(
     assert not [m for m in set(sys.modules) - before if "shiftbench_plugin" in m]
 
 
-def test_a_mended_file_is_loaded(tmp_path: Path) -> None:
+def test_load_plugins_imports_a_corrected_file(tmp_path: Path) -> None:
     file = write(tmp_path / "mended.py", "1 / 0\n")
     with pytest.raises(UsageError):
         load_plugins([file])
-    file.write_text("value = 1  # mended\n")
+    file.write_text("value = 1\n")
     load_plugins([file])
 
 
@@ -90,7 +90,7 @@ class Entry:
             raise self.error
 
 
-def test_installed_plugins_are_loaded_once_and_named_when_they_fail(
+def test_load_plugins_installed_once_and_named_on_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     good, bad = Entry("good"), Entry("bad", ImportError("no module"))

@@ -30,7 +30,7 @@ from shiftbench_cli.main import MISSED, explain
 from shiftbench_cli.options import COUNT, PATH, Choice, Group
 from shiftbench_cli.processes import end_with_parent, interruptible, is_worker, leave, run_shards
 from shiftbench_cli.progress import RunProgress, run_progress
-from shiftbench_cli.submit import require_progress, submit_slurm
+from shiftbench_cli.submit import count_rounds_anew, submit_slurm
 
 OF_ONE_RUN = ("name", "checkpoint", "strip_prefix", "split", "class_map")
 
@@ -238,9 +238,9 @@ def command(
             if f"error: {explain(error)[0]}" in printed:
                 return code
             raise
-        except KeyboardInterrupt:
-            require_progress(predicted=progress.predicted)
-            raise
+        finally:
+            if progress.predicted:
+                count_rounds_anew()
     for line in errors:
         if line not in printed:
             render.note(line)

@@ -10,29 +10,33 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from shiftbench.errors import ShiftbenchError, UsageError
+from shiftbench.errors import UsageError
 from shiftbench.files import write_text
 from shiftbench.running.shards import COUNT_VARIABLE
 from shiftbench_cli import render
 
-STALLED = "SHIFTBENCH_STALLED"  # file that exists after a round without a prediction
+ROUNDS = "SHIFTBENCH_ROUNDS"  # file with a line per round since the last prediction
 OWN_VALUES = ("--submit", "--jobs", "--slurm")  # options that the job script leaves out
 OWN_FLAGS = ("--wait", "--dry-run")
 # SIGUSR1 arrives a minute before the time limit. Bash runs a trap while it waits, hence two waits:
-# the second one returns the exit code of the command.
+# the second one returns the exit code of the command. SIGTERM is a cancellation: no requeue.
 SCRIPT = """\
 #!/bin/bash
-#SBATCH --job-name=shiftbench
-#SBATCH --array=1-{jobs}
+#SBATCH --job-name=shiftbench --array=0-{last}
 #SBATCH --output={folder}/%A_%a.log --open-mode=append
 #SBATCH --requeue --signal=B:USR1@60
 {options}
-export {count}={jobs} {stalled}={folder}/$SLURM_ARRAY_JOB_ID"_"$SLURM_ARRAY_TASK_ID.stalled
+export {count}={jobs} {rounds}={folder}/${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID.rounds
 cd {here}
+echo round >> ${rounds}  # the command removes the file after a prediction
 {command} & pid=$!
-trap 'kill -USR1 $pid' USR1 TERM
+trap 'limit=1; kill -USR1 $pid' USR1
+trap 'kill -TERM $pid' TERM
 wait $pid; wait $pid; code=$?
-[ $code -eq {interrupted} ] && scontrol requeue $SLURM_JOB_ID  # continue after the time limit
+if [ "$limit" ] && [ $code -gt 128 ]; then  # continue after the time limit
+  if [ "$(cat ${rounds} 2>/dev/null | wc -l)" -lt 2 ]; then scontrol requeue $SLURM_JOB_ID
+  else echo "error: two rounds without a prediction. Raise the time limit: --slurm time=..."; fi
+fi
 exit $code
 """
 
@@ -80,13 +84,13 @@ def job_script(words: Sequence[str], folder: Path, *, jobs: int, slurm: str) -> 
     command = [sys.executable, "-m", "shiftbench_cli", "run", *_without_own(words)]
     return SCRIPT.format(
         jobs=jobs,
+        last=jobs - 1,
         folder=shlex.quote(str(folder)),
         options="\n".join(f"#SBATCH --{key}={value}" for key, value in _options(slurm)),
         count=COUNT_VARIABLE,
-        stalled=STALLED,
+        rounds=ROUNDS,
         here=shlex.quote(str(Path.cwd())),
         command=shlex.join(command),
-        interrupted=130,
     )
 
 
@@ -115,16 +119,7 @@ def _without_own(words: Sequence[str]) -> list[str]:
     return left
 
 
-def require_progress(*, predicted: bool) -> None:
-    """Raise an error if a job was interrupted twice without a prediction; it is not requeued."""
-    if not (name := os.environ.get(STALLED)):
-        return
-    file = Path(name)
-    if predicted:
-        file.unlink(missing_ok=True)
-    elif file.exists():
-        raise ShiftbenchError(
-            "stopped: two rounds ended without a prediction. Raise the time limit: --slurm time=..."
-        )
-    else:
-        file.touch()
+def count_rounds_anew() -> None:
+    """Note for the job script that this round made a prediction."""
+    if name := os.environ.get(ROUNDS):
+        Path(name).unlink(missing_ok=True)

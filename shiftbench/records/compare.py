@@ -49,6 +49,15 @@ def compare(
     Returns:
         The differences by model and score, and the scores that were left out with the reason.
 
+    >>> from pathlib import Path
+    >>> from shiftbench import load_record
+    >>> folder = Path("results/records")
+    >>> names = ("xcit_pico_6_p8", "xcit_pico_6_p8_af")
+    >>> baseline, model = (load_record(folder / f"{name}.scenes--scenes") for name in names)
+    >>> differences, left_out = compare(baseline, [model], max_shift=3)
+    >>> print(f"{differences[0].name} {differences[0].test.difference:+.3f}")
+    accuracy +0.067
+
     Raises:
         UsageError: The conditions differ, or there is nothing in common.
     """

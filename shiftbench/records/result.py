@@ -73,7 +73,12 @@ LABEL_STEP, OCCURRENCE_STEP = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3
 
 @dataclass(frozen=True, eq=False)  # compared by identity: a key of tables
 class Result:
-    """A record in memory: one model on one data set."""
+    """A record in memory: one model on one data set.
+
+    >>> result = load_record(Path("results/records/xcit_pico_6_p8.scenes--scenes"))
+    >>> result.model.name, result.score("adversarial_crop@3").text()
+    ('xcit_pico_6_p8.scenes', '62.5')
+    """
 
     model: ModelInfo
     data: DataInfo
@@ -446,7 +451,11 @@ def save_tables(folder: Path, tables: Tables, identity: Mapping[str, Any]) -> No
 
 
 def load_record(path: Path) -> Result:
-    """Read one `record.json`, or the one in a folder."""
+    """Read one `record.json`, or the one in a folder.
+
+    >>> load_record(Path("results/records/xcit_pico_6_p8.scenes--scenes")).data.images
+    120
+    """
     path = path / RECORD_FILE if path.is_dir() else path
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -468,6 +477,9 @@ def load_records(
         paths: Folders, record files, or suites, whose records are in `results/runs/<suite>`.
         on_unreadable: Receives the error of each record that cannot be read, which is left out.
             Without it, the first such record is an error.
+
+    >>> len(load_records([Path("results/records")]))
+    48
 
     Raises:
         RecordError: There is no such folder, or no record in it.

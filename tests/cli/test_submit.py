@@ -1,25 +1,22 @@
-"""`--submit`: the command as jobs, on this machine and, as far as its script goes, on SLURM."""
+"""`--submit slurm`: the job script, and a real SLURM where it can be started."""
 
 from __future__ import annotations
 
 import os
-import signal
+import shutil
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_line import shiftbench
 
-from shiftbench.errors import UsageError
-from shiftbench.records.record import read_record
-from shiftbench.run.suite import read_suite, run_suite
-from shiftbench_cli.submit import follow, submit
+from shiftbench.records.result import load_record
 
-pytest.importorskip("submitit")
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="submitit is for POSIX")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="job scripts are for bash")
 
+START = Path(__file__).resolve().parents[3] / "shared" / "slurm" / "start"
 NET = """
 import os, time
 from torch import nn, manual_seed
@@ -33,155 +30,157 @@ class Net(nn.Module):
 
     def forward(self, images):
         time.sleep(float(os.environ.get("SLOW", "0")))
+        if os.environ.get("FAILS") == os.environ.get("SLURM_ARRAY_TASK_ID", "none"):
+            raise ValueError("this model fails")
         return self.head(self.conv(images).relu().amax((2, 3)))
 
 def make():
     return Net(), {"input_size": 16, "mean": 0.5, "std": 0.25}
 """
 SUITE = """
-limit: 24
-max_shift: 1
-attacks: crop
-consistency: []
-models: [net.py:make]
+defaults: {limit: 24, max_shift: 1, attacks: [crop], consistency: []}
+runs: [{model: net.py:make}]
 """
-PATIENT = """
-import sys
-from shiftbench.run import folder, runner
-from shiftbench_cli.main import main
-runner.FIRST_IMAGES, runner.GROWTH, folder.FIRST_SAVE = 2, 1, 1e6
-append = folder.FolderStore.append
-def say(self, *rows):
-    append(self, *rows)
-    print("measured", file=sys.stderr, flush=True)
-folder.FolderStore.append = say
-main(sys.argv[1:])
-"""
-FOLDER = "net.py_make--scenes"
+RECORD = Path("results/runs/mine/net.py_make--scenes")
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    monkeypatch.setattr("shiftbench_cli.submit.POLL", 0.1)
     (tmp_path / "net.py").write_text(NET)
     (tmp_path / "mine.yaml").write_text(SUITE)
     return tmp_path
 
 
-def assert_undisturbed(place: Path) -> None:
-    *_, whole = run_suite(read_suite("mine.yaml"), place / "whole")
-    assert whole.result is not None
-    assert whole.result.record is not None
-    record = read_record(place / "results" / "runs" / "mine" / FOLDER)
-    assert record.samples()["key"].tolist() == whole.result.record.samples()["key"].tolist()
-    assert record.scores == whole.result.record.scores
+def submit(*more: str, code: int = 0) -> tuple[str, str]:
+    words = ("run", "mine.yaml", "--device", "cpu", "-q", "--submit", "slurm", "--jobs", "4", *more)
+    return shiftbench(*words, code=code)[1:]
 
 
-def test_local_jobs_make_the_record(place: Path) -> None:
-    words = ["run", "mine.yaml", "--submit", "local", "--jobs", "2", "--wait", "--device", "cpu"]
-    code, out, err = shiftbench(*words)
-    assert code == 0, err
-    assert "2 jobs, " in err
-    assert "logs in results/runs/mine/jobs" in err
-    assert "net.py:make: adversarial crop 12/12" in err, "the progress of the first job"
-    assert "already complete" in err
-    assert "net.py:make" in out
-    assert_undisturbed(place)
+def test_submit_dry_run_prints_a_valid_script(place: Path) -> None:
+    script, _ = submit("--slurm", "partition=gpu,time=60,exclude=n1,n2", "--dry-run")
+    for line in ("--array=0-3", "--partition=gpu\n", "--time=60\n", "--exclude=n1,n2\n", "@60\n"):
+        assert line in script
+    assert "shiftbench_cli run mine.yaml --device cpu -q & pid=$!" in script
+    assert not (place / "results").exists()
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the job in /proc")
-def test_a_job_that_is_preempted_is_queued_again(
+def test_submit_writes_the_script_beside_the_records(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SLOW", "1")
-    words = ["run", "mine.yaml", "--device", "cpu", "-b", "2"]
-    runs = place / "results" / "runs" / "mine"
-    (job,) = submit(words, runs / "jobs", system="local", jobs=1, options="time=60")
-    deadline = time.monotonic() + 200
-    while not list(runs.rglob("parts/*/*.parquet")) and time.monotonic() < deadline:
-        assert not job.done(), job.stderr()
-        time.sleep(0.1)
-    controller = job._process.pid
-    (worker,) = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
-    monkeypatch.setenv("SLOW", "0")
-    os.kill(int(worker), signal.SIGUSR1)
-    assert follow([job]) == []
-    log = job.stdout() or ""
-    assert log.count("Requeued job") == 1
-    assert "Exiting after successful completion" in log
-    assert_undisturbed(place)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_what_was_measured_is_saved_when_a_scheduler_ends_the_process(
-    number: signal.Signals, place: Path
-) -> None:
-    words = ["run", "mine.yaml", "--device", "cpu", "-b", "2"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PATIENT, *words],
-        env={**os.environ, "SLOW": "0.05"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:  # the first images of the last metric were measured
-        if line.startswith("measured"):
-            break
-    parts = place / "results" / "runs" / "mine" / FOLDER / "parts"
-    assert not list(parts.glob("*/*.parquet")), "rows wait in memory"
-    process.send_signal(number)
-    _, err = process.communicate(timeout=100)
-    assert process.returncode == 130, err
-    assert err.strip().splitlines()[-1].startswith("interrupted: finished parts are kept")
-    assert "Traceback" not in err
-    assert list(parts.glob("*/*.parquet"))
-
-
-def test_jobs_that_fail_are_named_with_their_logs(place: Path) -> None:
-    (place / "mine.yaml").write_text(SUITE.replace("net.py:make", "net.py:gone"))
-    words = ["run", "mine.yaml", "--submit", "local", "--jobs", "1", "--wait", "--device", "cpu"]
-    code, _, err = shiftbench(*words)
-    assert code == 1
-    last = err.splitlines()[-1]
-    assert last.startswith("error: job ")
-    assert "failed with code 1: see " in last
-
-
-def test_an_array_goes_to_slurm(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tools = place / "bin"
-    tools.mkdir()
-    for name, text in {"srun": "", "sbatch": f"cp $1 {place}/script; echo job 4242"}.items():
-        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tools / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    options = "partition=gpu,time=60,gpus=1"
-    jobs = submit(["run", "mine.yaml"], place / "jobs", system="slurm", jobs=3, options=options)
-    assert [job.job_id for job in jobs] == ["4242_0", "4242_1", "4242_2"]
-    script = (place / "script").read_text()
-    for line in ("array=0-2", "partition=gpu", "time=60", "gpus-per-node=1", "signal="):
-        assert line in script
+    sbatch = place / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(f"#!/bin/sh\necho $@ > {place}/words\necho Submitted batch job 42\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}{os.pathsep}{os.environ['PATH']}")
+    out, err = submit("--wait")
+    script = place / "results" / "runs" / "mine" / "jobs" / "run.sbatch"
+    assert (place / "words").read_text().split() == ["--wait", str(script)]
+    assert "Submitted batch job 42: 4 tasks" in err
+    assert out == ""
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("more", "message"),
     [
-        ("partitoin=gpu", "unknown SLURM option 'partitoin'. Did you mean 'partition'"),
-        ("gpu", "expected --slurm key=value,..., got 'gpu'"),
-        ("time=1h", "expected a whole number for time in --slurm, got '1h'"),
+        (("--slurm", "gpu"), "expected --slurm KEY=VALUE,..., got 'gpu'"),
+        ((), "there is no sbatch on this machine"),
+        (("--fail-below", "tpo1=0.5"), "Did you mean 'top1'"),
     ],
 )
-def test_options_that_slurm_does_not_know(options: str, sentence: str, place: Path) -> None:
-    with pytest.raises(UsageError) as raised:
-        submit(["run"], place / "jobs", system="local", jobs=1, options=options)
-    assert sentence in str(raised.value)
-
-
-def test_what_is_not_installed_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_mistake_raises_before_anything_is_submitted(
+    more: tuple[str, ...], message: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(place))
-    with pytest.raises(UsageError, match=r"no SLURM here .* --submit local"):
-        submit(["run"], place / "jobs", system="slurm", jobs=1, options=None)
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UsageError, match=r"pip install 'shiftbench\[cluster\]'"):
-        submit(["run"], place / "jobs", system="local", jobs=1, options=None)
+    assert message in submit(*more, code=2)[1]
+
+
+def run_script(
+    place: Path, *, seconds: float, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the job script of one task, with a time limit and a `scontrol` that takes notes."""
+    script, _ = shiftbench(
+        *("run", "mine.yaml", "--device", "cpu", "-q", "-b", "2", "--full-grid"),
+        *("--submit", "slurm", "--jobs", "1", "--dry-run"),
+        code=0,
+    )[1:]
+    (place / "script").write_text(script)
+    tools = place / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {place}/requeued\n')
+    (tools / "scontrol").chmod(0o755)
+    (place / "results/runs/mine/jobs").mkdir(parents=True, exist_ok=True)
+    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_JOB_ID": "8"}
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.Popen(
+        ["timeout", "--foreground", "-s", "USR1", str(seconds), "bash", "script"],
+        env={**os.environ, **task, "PATH": path, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    out, err = process.communicate(timeout=200)
+    return subprocess.CompletedProcess(["script"], process.returncode, out, err)
+
+
+@pytest.mark.slow
+def test_job_script_requeues_after_the_time_limit_until_nothing_is_predicted(place: Path) -> None:
+    requeued = place / "requeued"
+    run_script(place, seconds=25, SLOW="1")  # loads the model and makes some predictions
+    assert requeued.read_text() == "requeue 8\n"
+    assert not list(place.rglob("*.rounds"))
+    run_script(place, seconds=2)  # no prediction: once more
+    assert requeued.read_text() == "requeue 8\n" * 2
+    stopped = run_script(place, seconds=2)
+    assert requeued.read_text() == "requeue 8\n" * 2
+    assert "two rounds without a prediction" in stopped.stdout
+    run_script(place, seconds=150)
+    assert load_record(place / RECORD).score("accuracy").n == 24
+
+
+# --- a real SLURM
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    if not START.is_file() or os.geteuid() != 0:
+        pytest.skip("needs root and the script that starts SLURM")
+    if not all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))):
+        pytest.skip("needs the packages slurmctld, slurmd, slurm-client and munge")
+    folder = tmp_path_factory.mktemp("slurm")
+    subprocess.run([START, folder], check=True, capture_output=True, timeout=300)
+    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+    yield
+    subprocess.run([START, folder, "stop"], check=True, capture_output=True)
+    del os.environ["SLURM_CONF"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_slurm_array_writes_the_record_of_one_run(place: Path) -> None:
+    submit("--slurm", "time=10,mem=900", "--wait")
+    shiftbench("run", "mine.yaml", "--device", "cpu", "-q", "-o", place / "whole", code=0)
+    whole = load_record(place / "whole" / RECORD.name)
+    assert load_record(place / RECORD).scores == whole.scores
+    logs = "".join(file.read_text() for file in (place / RECORD.parent / "jobs").glob("*.log"))
+    assert "shard 1/4 (SLURM_ARRAY_TASK_ID=0)" in logs
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_slurm_failed_task_is_failed_and_is_finished_by_another_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILS", "2")
+    submit("--slurm", "time=10,mem=900", "--wait", code=1)
+    assert not (place / RECORD / "record.json").exists()
+    monkeypatch.delenv("FAILS")
+    shiftbench("run", "mine.yaml", "--device", "cpu", "-q", code=0)
+    assert load_record(place / RECORD).score("accuracy").n == 24
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_slurm_unknown_option_shows_the_message_of_sbatch(place: Path) -> None:
+    assert "Correct --slurm" in submit("--slurm", "partitoin=gpu", code=2)[1]
