@@ -20,20 +20,19 @@ from torch import Tensor, nn
 
 from aft_models.preprocessing import Preprocessing
 from shiftbench.data.base import ALL, content_digest
-from shiftbench.errors import DataError, ModelError, UsageError, no_images
+from shiftbench.errors import DataError, ModelError, UsageError, first_line, no_images
 from shiftbench.geometry import Geometry
 from shiftbench.metrics.base import Request, plan_metrics
 from shiftbench.models import Model
 from shiftbench.records.result import (
     SCHEMA,
-    DataInfo,
-    ModelInfo,
     Result,
     derive_result,
     record_folder,
     save_tables,
     write_record,
 )
+from shiftbench.records.sections import DataInfo, ModelInfo
 from shiftbench.running.job import Settings, attack_names
 from shiftbench.running.predict import (
     CHECKED,
@@ -436,8 +435,8 @@ def _batches(images: Tensor | NDArray[Any] | Iterable[Any], labels: Any = None) 
 def _batch(images: Tensor | NDArray[Any], labels: Any) -> Images:
     if isinstance(labels, Sequence | np.ndarray) and len(labels) and isinstance(labels[0], str):
         raise DataError(
-            f"expected class indices as labels, got names such as {str(labels[0])!r}. Pass the index of "
-            "the model's output for each name"
+            f"expected class indices as labels, got names such as {str(labels[0])!r}. Pass the "
+            "index of the model's output for each name"
         )
     tensor, classes = torch.as_tensor(images), torch.as_tensor(labels)
     if len(tensor) == 0:
