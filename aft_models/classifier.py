@@ -1,8 +1,7 @@
-"""The last layer of any classifier: finding it, replacing it, loading weights around it."""
+"""The last layer of any classifier: find it, replace it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,18 +9,16 @@ from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
 from aft_models.modes import evaluating
-from aft_models.repair import untrained
 
-SHOWN = 12  # keys of a kind that an error lists
-
-Layer = nn.Linear | nn.Conv2d  # what a last layer is: SqueezeNet's is a 1 x 1 convolution
+Layer = nn.Linear | nn.Conv2d  # the last layer of SqueezeNet is a 1 x 1 convolution
 
 
 def classifier_names(model: nn.Module, *, size: int = 224) -> tuple[str, ...]:
-    """Names of the modules that turn features into logits, as in ``model.get_submodule(name)``.
+    """Name the modules that turn features into logits, as in ``model.get_submodule(name)``.
 
-    timm's models name them (a distilled one has two). Any other model is run once, on a
-    black image of ``size`` pixels: it is the last layer to run with as many outputs as the model.
+    The configuration of timm's models contains the names (two for a distilled model). Any other
+    model is run once, on a black image of ``size`` pixels: the classifier is the last layer to run
+    that has as many outputs as the model.
 
     >>> classifier_names(nn.Sequential(nn.Flatten(), nn.Linear(48, 9), nn.Linear(9, 5)), size=4)
     ('2',)
@@ -35,12 +32,15 @@ def classifier_names(model: nn.Module, *, size: int = 224) -> tuple[str, ...]:
 
 
 def replace_classifier(model: nn.Module, classes: int, *, size: int = 224) -> bool:
-    """Gives a model a new last layer for ``classes`` classes, unless it has as many already.
+    """Replace the last layer of a model by one for ``classes`` classes, unless it has as many.
 
-    All its other layers and weights stay; ``size`` is the side of an image that it takes.
+    Args:
+        model: Any classifier; its other layers and weights do not change.
+        classes: Outputs of the new layer.
+        size: Side of an image that the model takes, in pixels.
 
     Returns:
-        Whether the layer is new, and so not trained.
+        True if the layer is new, and therefore untrained.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 10))
     >>> replace_classifier(model, 3, size=4), replace_classifier(model, 3, size=4), model[1]
@@ -48,7 +48,7 @@ def replace_classifier(model: nn.Module, classes: int, *, size: int = 224) -> bo
     """
     names = classifier_names(model, size=size)
     layers = {name: model.get_submodule(name) for name in names}
-    timm_model: Any = model  # it has `num_classes` and `reset_classifier`
+    timm_model: Any = model  # with `num_classes` and `reset_classifier`
     if all(isinstance(layer, Layer) for layer in layers.values()):
         if all(_outputs(layer) == classes for layer in layers.values()):
             return False
@@ -59,7 +59,9 @@ def replace_classifier(model: nn.Module, classes: int, *, size: int = 224) -> bo
             timm_model.num_classes = classes
         return True
     if not hasattr(model, "reset_classifier"):
-        raise AftModelsError(f"{', '.join(names)} is no linear layer: replace it yourself")
+        raise AftModelsError(
+            f"expected a linear last layer, got {', '.join(names)}: replace it yourself"
+        )
     if timm_model.num_classes == classes:
         return False
     timm_model.reset_classifier(classes)
@@ -112,55 +114,3 @@ def _last_layer(model: nn.Module, size: int) -> str:
         f"{type(model).__name__} has no linear layer with its {logits.shape[1]} outputs: replace "
         "its classifier yourself"
     )
-
-
-def load_backbone(model: nn.Module, weights: Mapping[str, Tensor], *, size: int = 224) -> list[str]:
-    """Loads trained weights; a classifier with another number of classes is not loaded.
-
-    Args:
-        model: Any classifier.
-        weights: The state dict of the same architecture with any number of classes, with or
-            without the parameters of learned remedies; nothing else may differ.
-        size: Side of an image that the model takes, in pixels.
-
-    Returns:
-        The keys that stayed new: those of the classifier, or of learned remedies, or none.
-    """
-    heads = tuple(f"{name}." for name in classifier_names(model, size=size))
-    own = model.state_dict()
-    new = {key for key in own if key.startswith(heads)}
-    if all(key in weights and weights[key].shape == own[key].shape for key in new):
-        new = set()  # weight and bias belong together
-    loaded = {key: value for key, value in weights.items() if not (new and key.startswith(heads))}
-    learned = set(untrained(model))
-    if learned.isdisjoint(weights):
-        new |= learned
-    if trouble := misfit({key: own[key] for key in own.keys() - new}, loaded):
-        raise AftModelsError(
-            f"the weights do not fit the model: {trouble}. Use weights of the same model"
-        )
-    model.load_state_dict(loaded, strict=False)
-    return sorted(new)
-
-
-def misfit(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
-    """Which keys of a state dict do not fit a model, in words; nothing where all do.
-
-    >>> misfit({"head.bias": torch.zeros(3)}, {"head.bias": torch.zeros(5)})
-    'misshapen: head.bias (5,) instead of (3,)'
-    """
-    shapes = [
-        (key, tuple(weights[key].shape), tuple(expected[key].shape))
-        for key in sorted(expected.keys() & weights.keys())
-    ]
-    problems = {
-        "missing": sorted(expected.keys() - weights.keys()),
-        "unexpected": sorted(weights.keys() - expected.keys()),
-        "misshapen": [f"{key} {a} instead of {b}" for key, a, b in shapes if a != b],
-    }
-    texts = []
-    for what, keys in problems.items():
-        more = f", ... {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-        if keys:
-            texts.append(f"{what}: {', '.join(keys[:SHOWN])}{more}")
-    return "; ".join(texts)

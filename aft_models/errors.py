@@ -1,15 +1,15 @@
-"""The one error of this package that callers can fix, and its message for unknown names."""
+"""The error of this package that callers can fix, and its message for unknown names."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class AftModelsError(ValueError):
-    """An invalid model, layer, checkpoint or training request; the message says what to do."""
+    """An invalid model, layer, checkpoint or training request; the message contains the fix."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, shown: int = 12) -> str:
-    """The message for an unknown name: close matches first, then a bounded list.
+    """Word the message for an unknown name: close matches first, then a bounded list.
 
     >>> unknown("attack", "crops", ["crop", "half"])
     "unknown attack 'crops'. Did you mean 'crop'? Known: crop, half"

@@ -1,4 +1,4 @@
-"""The named models, and their registration with timm.
+"""The named architectures, without torch or timm.
 
 A name is ``xcit_<size>_p<patch>`` for the baseline, followed by ``_<variant>`` for the others:
 ``xcit_nano_12_p16``, ``xcit_small_12_p8_af``, ``xcit_pico_6_p4_aps``.
@@ -6,17 +6,68 @@ A name is ``xcit_<size>_p<patch>`` for the baseline, followed by ``_<variant>`` 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from timm.models.xcit import checkpoint_filter_fn
-
 from aft_models.errors import AftModelsError, unknown
-from aft_models.preprocessing import CROP_PCT, IMAGENET_MEAN, IMAGENET_STD
-from aft_models.weights import BUNDLED, list_weights, weights_card
-from aft_models.xcit import XCiT, XCiTConfig
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "patch_size": (2, 4, 8, 16, 32),
+    "padding": ("zeros", "circular"),
+    "downsample": ("stride", "aps", "af"),
+    "embed_activation": ("gelu", "af_gelu", "af_poly"),
+    "block_activation": ("gelu", "af_gelu", "af_poly"),
+    "up": (2, 3, 4),
+    "norm": ("layer", "af"),
+    "norm_mean": ("token", "channel"),
+    "head": ("class_attention", "af_class_attention", "avgpool"),
+    "attention": ("xca", "linear", "sima"),
+}
+
+
+@dataclass(frozen=True)
+class XCiTConfig:
+    """The architecture: sizes first, then the switches that make it alias-free."""
+
+    dim: int  # channels of a token
+    depth: int  # attention blocks before the head
+    num_heads: int  # divides dim
+    patch_size: int  # pixels per token along each axis, a power of two
+    layer_scale: float = 1.0  # initial gain of every residual branch
+    mlp_ratio: float = 4.0  # hidden width of the MLPs over dim
+    class_depth: int = 2  # class-attention blocks
+    tokens_norm: bool = True  # class attention normalizes all tokens, not the class token alone
+    padding: str = "zeros"  # of every convolution: zeros, circular
+    downsample: str = "stride"  # how the patch embedding halves the grid: stride, aps, af
+    embed_activation: str = "gelu"  # in the patch embedding: gelu, af_gelu, af_poly
+    block_activation: str = "gelu"  # in the blocks: gelu, af_gelu, af_poly
+    last_embed_activation: bool = False  # an activation after the last embedding convolution too
+    up: int = 2  # up-sampling factor of alias-free activations: 2 (the paper), 3, 4
+    embed_degree: int = 3  # of af_poly in the patch embedding
+    block_degree: int = 2  # of af_poly in the blocks
+    norm: str = "layer"  # of the blocks and of alias-free class attention: layer, af
+    norm_mean: str = "token"  # af norm: mean per token (the paper) or per channel (its code)
+    positional: bool = True  # Fourier positional encoding
+    head: str = "class_attention"  # class_attention, af_class_attention, avgpool
+    attention: str = "xca"  # xca, linear, sima
+
+    def __post_init__(self) -> None:
+        for field, allowed in _CHOICES.items():
+            value = getattr(self, field)
+            if value not in allowed:
+                known = ", ".join(map(str, allowed))
+                raise AftModelsError(f"{field} must be one of {known}, got {value!r}")
+        if self.dim % self.num_heads:
+            raise AftModelsError(
+                f"{self.num_heads} heads cannot share {self.dim} channels evenly: choose a "
+                "multiple of the heads for dim"
+            )
+        if self.dim % (self.patch_size // 2):
+            raise AftModelsError(
+                f"dim {self.dim} cannot be halved once per stage of patch size "
+                f"{self.patch_size}: choose a multiple of {self.patch_size // 2}"
+            )
+
 
 _SIZES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     # Small enough to train on a laptop's processor: 0.4 M parameters on an 8 x 8 grid of tokens.
@@ -62,101 +113,13 @@ PRESETS = {
     for variant, switches in VARIANTS.items()
 }
 
-_SWITCHES = {field.name for field in dataclasses.fields(XCiTConfig)}
-
 
 def get_config(name: str) -> XCiTConfig:
-    """The configuration of a preset, or an error with the nearest names."""
+    """Return the configuration of a preset.
+
+    Raises:
+        AftModelsError: The name is unknown; the message contains the nearest names.
+    """
     if name not in PRESETS:
         raise AftModelsError(unknown("model", name, PRESETS))
     return PRESETS[name]
-
-
-def create_xcit(name: str, pretrained: bool = False, **kwargs: Any) -> XCiT:
-    """Build a preset; switches of :class:`XCiTConfig` given by keyword override it.
-
-    Args:
-        name: a key of :data:`PRESETS`.
-        pretrained: load the weights of timm's pretrained configuration.
-        **kwargs: fields of :class:`XCiTConfig`, arguments of :class:`XCiT`, and the keywords
-            that timm itself passes on.
-    """
-    switches = {key: kwargs.pop(key) for key in list(kwargs) if key in _SWITCHES}
-    config = dataclasses.replace(get_config(name), **switches)
-    model: XCiT = build_model_with_cfg(
-        XCiT,
-        name,
-        pretrained,
-        model_cfg=config,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"out_indices": kwargs.pop("out_indices", 3), "feature_cls": "getter"},
-        **kwargs,
-    )
-    return model
-
-
-def _default_cfg(config: XCiTConfig) -> dict[str, Any]:
-    side = 224 if config.dim > 64 else 8 * config.patch_size
-    return {
-        "url": "",
-        "num_classes": 1000,
-        "input_size": (3, side, side),
-        "pool_size": None,
-        "crop_pct": CROP_PCT if side == 224 else 1.0,
-        "interpolation": "bicubic",
-        "mean": IMAGENET_MEAN,
-        "std": IMAGENET_STD,
-        "first_conv": "patch_embed.proj.0.0",
-        "classifier": "head",
-    }
-
-
-__all__ = ["PRESETS", "VARIANTS", "create_xcit", "get_config"]  # timm appends each model's name
-
-
-def _all_cfgs() -> dict[str, dict[str, Any]]:
-    """Configurations of all presets untrained, of Meta's baselines, of the bundled weights."""
-    cfgs = {name: _default_cfg(config) for name, config in PRESETS.items()}
-    for size in ("nano_12", "tiny_12", "small_12"):
-        for patch in (16, 8):
-            name = f"xcit_{size}_p{patch}"
-            hub = f"timm/{name}_224.fb_in1k"
-            cfgs[f"{name}.fb_in1k"] = {**cfgs[name], "hf_hub_id": hub, "crop_pct": 1.0}
-    for name in list_weights():
-        card = weights_card(name)
-        if card.switches or card.architecture not in PRESETS:
-            continue  # a name alone cannot rebuild it; load_weights can
-        cfgs[name] = {
-            **cfgs[card.architecture],
-            "file": str(BUNDLED / f"{name}.safetensors"),
-            "num_classes": card.num_classes,
-            "input_size": (3, card.input_size, card.input_size),
-            "interpolation": card.interpolation,
-            "crop_pct": card.crop_pct,
-            "mean": card.mean,
-            "std": card.std,
-            "license": card.license.lower(),
-        }
-    return cfgs
-
-
-default_cfgs = generate_default_cfgs(_all_cfgs())
-for _cfg in default_cfgs.values():
-    # timm would make the first weights the default; a name alone stays the untrained preset here,
-    # so that its number of classes does not depend on which weights are bundled.
-    _cfg.tags.remove("")
-    _cfg.tags.appendleft("")
-
-
-def _entry_point(name: str) -> Callable[..., XCiT]:
-    def create(pretrained: bool = False, **kwargs: Any) -> XCiT:
-        return create_xcit(name, pretrained, **kwargs)
-
-    create.__name__ = create.__qualname__ = name
-    create.__module__ = __name__
-    create.__doc__ = f"XCiT ``{name}``: {PRESETS[name]}."
-    return create
-
-
-for _name in PRESETS:
-    globals()[_name] = register_model(_entry_point(_name))

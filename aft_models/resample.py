@@ -66,7 +66,7 @@ def _cached(build: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @_cached
 def shift_matrix(n: int, offset: float, device: torch.device) -> Tensor:
     """Matrix ``S`` with ``(S @ x)[j] = x(j + offset)`` for one period of ``n`` samples."""
-    kernel = _dirichlet(n, (n - 1) // 2, offset, device) / n
+    kernel = _dirichlet(n, (n - 1) // 2, _scalar(offset, device)) / n
     if n % 2 == 0:
         sign = 1 - 2 * (torch.arange(n, device=device) % 2).to(torch.float64)
         kernel = kernel + sign * math.cos(math.pi * offset) / n
@@ -91,7 +91,7 @@ def downsample_matrix(n: int, m: int, device: torch.device) -> Tensor:
     if m > n:
         raise AftModelsError(f"cannot down-sample {n} samples to {m}: use upsample_matrix")
     if n % m == 0:
-        kernel = _dirichlet(n, (m - 1) // 2, 0.0, device) / n
+        kernel = _dirichlet(n, (m - 1) // 2, _scalar(0.0, device)) / n
         rows = torch.arange(0, n, n // m, device=device)
         return kernel[(rows[:, None] - torch.arange(n, device=device)) % n]
     positions = torch.arange(m, device=device).to(torch.float64) * (n / m)
@@ -103,17 +103,37 @@ def downsample_matrix(n: int, m: int, device: torch.device) -> Tensor:
 @_cached
 def low_pass_matrix(n: int, m: int, device: torch.device) -> Tensor:
     """Matrix ``(n, n)`` that keeps the bins that :func:`downsample_matrix` keeps, and the grid."""
-    kernel = _dirichlet(n, (m - 1) // 2, 0.0, device) / n
+    kernel = _dirichlet(n, (m - 1) // 2, _scalar(0.0, device)) / n
     steps = torch.arange(n, device=device)
     return kernel[(steps[:, None] - steps) % n]
 
 
-def _dirichlet(n: int, bins: int, offset: float, device: torch.device) -> Tensor:
-    """``1 + 2 * sum_{q=1..bins} cos(2 pi q (r + offset) / n)`` for r = 0..n-1, in float64."""
-    q = torch.arange(1, bins + 1, device=device)
+def shift_matrices(offsets: Tensor, n: int) -> Tensor:
+    """Return the matrices of ``out[j] = x(j + offset)`` for n periodic samples, no Nyquist bin.
+
+    Unlike `shift_matrix`, the offsets ``(B,)`` are a tensor: real sums, which ONNX can express.
+
+    Returns:
+        ``(B, n, n)``, in the dtype of the offsets.
+    """
+    steps = torch.arange(n, device=offsets.device)
+    kernel = _dirichlet(n, (n - 1) // 2, offsets) / n
+    return kernel[:, (steps[:, None] - steps) % n]
+
+
+def _scalar(value: float, device: torch.device) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64, device=device)
+
+
+def _dirichlet(n: int, bins: int, offset: Tensor) -> Tensor:
+    """Compute ``1 + 2 * sum_{q=1..bins} cos(2 pi q (r + offset) / n)`` for r = 0..n-1.
+
+    An offset of shape ``(...)`` gives ``(..., n)``, in its dtype.
+    """
+    q = torch.arange(1, bins + 1, device=offset.device)
     # Reducing q * r modulo n in integers keeps the angles exact for any size.
-    turns = torch.arange(n, device=device)[:, None] * q % n + q.to(torch.float64) * offset
-    return 1 + 2 * torch.cos(2 * math.pi / n * turns).sum(1)
+    turns = torch.arange(n, device=offset.device)[:, None] * q % n + offset[..., None, None] * q
+    return 1 + 2 * torch.cos(2 * math.pi / n * turns).sum(-1)
 
 
 def contract(

@@ -1,15 +1,20 @@
-"""XCiT: every model and ablation is a value of :class:`XCiTConfig`."""
+"""XCiT: every model and ablation is a value of `presets.XCiTConfig`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
 from functools import partial
 from typing import Any
 
 import torch
 from timm.layers import DropPath, Mlp, trunc_normal_
+from timm.models import build_model_with_cfg
 from timm.models._features import feature_take_indices
-from timm.models.xcit import ClassAttentionBlock, PositionalEncodingFourier
+from timm.models.xcit import (
+    ClassAttentionBlock,
+    PositionalEncodingFourier,
+    checkpoint_filter_fn,
+)
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -19,63 +24,7 @@ from aft_models.layers.attention import ATTENTIONS, AliasFreeClassAttention
 from aft_models.layers.norm import token_norm
 from aft_models.layers.padding import conv3x3
 from aft_models.layers.patch_embed import ConvPatchEmbed
-
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "patch_size": (2, 4, 8, 16, 32),
-    "padding": ("zeros", "circular"),
-    "downsample": ("stride", "aps", "af"),
-    "embed_activation": ("gelu", "af_gelu", "af_poly"),
-    "block_activation": ("gelu", "af_gelu", "af_poly"),
-    "up": (2, 3, 4),
-    "norm": ("layer", "af"),
-    "norm_mean": ("token", "channel"),
-    "head": ("class_attention", "af_class_attention", "avgpool"),
-    "attention": ("xca", "linear", "sima"),
-}
-
-
-@dataclass(frozen=True)
-class XCiTConfig:
-    """The architecture: sizes first, then the switches that make it alias-free."""
-
-    dim: int  # channels of a token
-    depth: int  # attention blocks before the head
-    num_heads: int  # divides dim
-    patch_size: int  # pixels per token along each axis, a power of two
-    layer_scale: float = 1.0  # initial gain of every residual branch
-    mlp_ratio: float = 4.0  # hidden width of the MLPs over dim
-    class_depth: int = 2  # class-attention blocks
-    tokens_norm: bool = True  # class attention normalizes all tokens, not the class token alone
-    padding: str = "zeros"  # of every convolution: zeros, circular
-    downsample: str = "stride"  # how the patch embedding halves the grid: stride, aps, af
-    embed_activation: str = "gelu"  # in the patch embedding: gelu, af_gelu, af_poly
-    block_activation: str = "gelu"  # in the blocks: gelu, af_gelu, af_poly
-    last_embed_activation: bool = False  # an activation after the last embedding convolution too
-    up: int = 2  # up-sampling factor of alias-free activations: 2 (the paper), 3, 4
-    embed_degree: int = 3  # of af_poly in the patch embedding
-    block_degree: int = 2  # of af_poly in the blocks
-    norm: str = "layer"  # of the blocks and of alias-free class attention: layer, af
-    norm_mean: str = "token"  # af norm: mean per token (the paper) or per channel (its code)
-    positional: bool = True  # Fourier positional encoding
-    head: str = "class_attention"  # class_attention, af_class_attention, avgpool
-    attention: str = "xca"  # xca, linear, sima
-
-    def __post_init__(self) -> None:
-        for field, allowed in _CHOICES.items():
-            value = getattr(self, field)
-            if value not in allowed:
-                known = ", ".join(map(str, allowed))
-                raise AftModelsError(f"{field} must be one of {known}, got {value!r}")
-        if self.dim % self.num_heads:
-            raise AftModelsError(
-                f"{self.num_heads} heads cannot share {self.dim} channels evenly: choose a "
-                "multiple of the heads for dim"
-            )
-        if self.dim % (self.patch_size // 2):
-            raise AftModelsError(
-                f"dim {self.dim} cannot be halved once per stage of patch size "
-                f"{self.patch_size}: choose a multiple of {self.patch_size // 2}"
-            )
+from aft_models.presets import XCiTConfig, get_config
 
 
 def _to_grid(x: Tensor, height: int, width: int) -> Tensor:
@@ -366,3 +315,26 @@ def _init_linear(module: nn.Module) -> None:
         trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+def create_xcit(name: str, pretrained: bool = False, **kwargs: Any) -> XCiT:
+    """Build a preset; keywords that are fields of `XCiTConfig` override it.
+
+    Args:
+        name: A key of `PRESETS`.
+        pretrained: Load the weights of timm's pretrained configuration.
+        **kwargs: Fields of `XCiTConfig`, arguments of `XCiT`, and keywords that timm passes on.
+    """
+    switch_names = {field.name for field in dataclasses.fields(XCiTConfig)}
+    switches = {key: kwargs.pop(key) for key in list(kwargs) if key in switch_names}
+    config = dataclasses.replace(get_config(name), **switches)
+    model: XCiT = build_model_with_cfg(
+        XCiT,
+        name,
+        pretrained,
+        model_cfg=config,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg={"out_indices": kwargs.pop("out_indices", 3), "feature_cls": "getter"},
+        **kwargs,
+    )
+    return model

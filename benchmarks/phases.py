@@ -18,11 +18,12 @@ import torch
 from models import print_table
 from torch import Tensor, nn
 
-from aft_models.repair.phases import ForwardPass
+from aft_models.preprocessing import normalize
+from aft_models.remedies.phases import ForwardPass
 from shiftbench.data import canvas_batches, load_dataset, relabeled
+from shiftbench.geometry import geometry_for
 from shiftbench.grid import ORIGIN, Grid, Offset
-from shiftbench.models import Classifier, load_model
-from shiftbench.preprocessing import geometry_for, normalize
+from shiftbench.models import Model, load_model
 from shiftbench.shifts import SHIFTS
 from shiftbench.statistics import wilson
 
@@ -30,9 +31,9 @@ BATCH = 50
 BINS = ((0, 0), (1, 1), (2, 4), (5, 16))  # pixels
 
 
-def grid_places(classifier: Classifier) -> Callable[[Tensor], tuple[Tensor, Tensor, int]]:
+def grid_places(classifier: Model) -> Callable[[Tensor], tuple[Tensor, Tensor, int]]:
     """A function from images to answers, the place (B, 2) of the kept grid, and its stride."""
-    root = classifier.module.model
+    root = classifier.network
     assert isinstance(root, nn.Module)
     passes = [hook for hook in root._forward_hooks.values() if isinstance(hook, ForwardPass)]
     found: list[tuple[Tensor, int]] = []

@@ -20,7 +20,8 @@ from models import CLOCKS, machine, print_table, ratios
 from torch import nn
 
 from aft_models import AftModelsError, repair
-from aft_models.repair import REMEDIES, view_margin
+from aft_models.remedies import REMEDIES
+from aft_models.remedies.repair import reports
 
 MODELS = ["resnet50", "tf_efficientnet_lite0"]
 PAIRS = [f"circular+{r.name}" for r in REMEDIES.values() if r.group == "sampling"]
@@ -39,7 +40,8 @@ def rows(name: str, args: argparse.Namespace) -> list[list[str]]:
         except AftModelsError as error:
             print(f"{name}+{remedy}: {error}", file=sys.stderr)
 
-    wide = {model: F.pad(x, (view_margin(model),) * 4) for model in models.values()}
+    margins = {m: sum(report.margin for report in reports(m)) for m in models.values()}
+    wide = {model: F.pad(x, (margin,) * 4) for model, margin in margins.items()}
 
     @torch.inference_mode()
     def forward(model: nn.Module) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from aft_models import AftModelsError, repair
 from aft_models.layers import fractional_shift
-from aft_models.repair import reports
+from aft_models.remedies.repair import reports
 
 SHIFTS = [(1, 0), (3, 2), (-5, 7)]
 EXACT = 1e-6  # relative change of the logits
@@ -173,7 +173,7 @@ def examine(family: str, name: str) -> Verdict:
     x = scene(side)
     before = largest_change(calibrate(copy.deepcopy(model), x), x)
     try:
-        repaired = repair(model, "circular", "aps", image=x[:1])
+        repaired = repair(model, "circular+aps", input_size=x.shape[-1])
     except AftModelsError as error:
         return Verdict(family, name, 0, before, None, str(error))
     notes = reports(repaired)

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import torch
 
+from aft_models.preprocessing import normalize
 from shiftbench.data import Scenes
+from shiftbench.geometry import Geometry
 from shiftbench.metrics import plan_metrics
-from shiftbench.models import Classifier, load_model
-from shiftbench.preprocessing import Geometry, normalize
+from shiftbench.models import Model, load_model
 from shiftbench.running.job import Settings
 from shiftbench.running.predict import predict_tables
 from shiftbench.running.runner import Execution, run
@@ -29,7 +30,7 @@ LIMIT = 1.10  # seconds of the command per second of the bare search
 
 
 def bare(
-    classifier: Classifier, dataset: Scenes, settings: Settings, batch_size: int
+    classifier: Model, dataset: Scenes, settings: Settings, batch_size: int
 ) -> tuple[float, int]:
     """Return seconds and forward passes of the predictions alone."""
     recipe = classifier.preprocessing
@@ -53,7 +54,7 @@ def bare(
 
 
 def whole(
-    classifier: Classifier, dataset: Scenes, settings: Settings, batch_size: int
+    classifier: Model, dataset: Scenes, settings: Settings, batch_size: int
 ) -> tuple[float, int]:
     """Seconds and forward passes of a run from nothing to a record."""
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +64,7 @@ def whole(
         return time.perf_counter() - began, outcome.record.forward_passes
 
 
-def labeled_by(classifier: Classifier, dataset: Scenes) -> None:
+def labeled_by(classifier: Model, dataset: Scenes) -> None:
     """Label the images by the model's predictions, so that an untrained model can be attacked."""
     recipe = classifier.preprocessing
     pixels = dataset.render(range(len(dataset)), recipe.input_size)

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from shiftbench.data import ImageSet
-from shiftbench.models import Classifier, as_classifier
+from shiftbench.models import Model
 from shiftbench.running.job import Settings
 from shiftbench.running.runner import Execution, run
 from shiftbench.running.shards import WHOLE, Shard
@@ -61,10 +61,10 @@ class Stub(nn.Module):
         return -(images[:, 0, 0, :1] - self.shades).abs()
 
 
-def stub() -> Classifier:
+def stub() -> Model:
     """A model that takes no time."""
     recipe = {"input_size": SIDE, "mean": 0.0, "std": 1.0}
-    return as_classifier(Stub().eval(), recipe, name="stub")
+    return Model(Stub().eval(), recipe, name="stub")
 
 
 def images(count: int) -> Plain:

@@ -19,11 +19,12 @@ import torch.nn.functional as F
 from models import print_table
 from torch import Tensor
 
-from aft_models.repair.phases import Phase
-from aft_models.repair.select import Select
+from aft_models.layers.polyphase import Phase
+from aft_models.preprocessing import Preprocessing
+from aft_models.remedies.select import Select
 from shiftbench.data import CanvasBatch, canvas_batches, load_dataset
+from shiftbench.geometry import Geometry, geometry_for
 from shiftbench.grid import ORIGIN, Grid
-from shiftbench.preprocessing import Geometry, Preprocessing, geometry_for
 from shiftbench.shifts import SHIFTS
 
 BATCH = 50
@@ -123,7 +124,7 @@ def main() -> None:
                     return place(images, margin, score, way)  # noqa: B023
 
                 rows.append([str(margin), name, way, *measure(batches, reserve, margin, chosen)])
-        select = Select(margin, (given.view, given.view)).place
+        select = Select(margin).place
         rows.append([str(margin), "select", "", *measure(batches, reserve, margin, select)])
     heads = [
         "m",

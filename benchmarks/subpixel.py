@@ -20,12 +20,14 @@ import torch.nn.functional as F
 from models import print_table
 from torch import Tensor
 
-from aft_models.repair import select
-from aft_models.repair.phases import Phase, window_each
+from aft_models.layers.polyphase import Phase
+from aft_models.preprocessing import normalize
+from aft_models.remedies import select
+from aft_models.remedies.phases import window_each
 from shiftbench.data import canvas_batches, load_dataset, relabeled
+from shiftbench.geometry import geometry_for
 from shiftbench.grid import Grid
 from shiftbench.models import load_model
-from shiftbench.preprocessing import geometry_for, normalize
 from shiftbench.shifts import SHIFTS
 from shiftbench.statistics import wilson
 
@@ -92,10 +94,10 @@ def main() -> None:
     preprocessing = classifier.preprocessing
     size = preprocessing.input_size
     geometry = geometry_for(preprocessing, margin=RESERVE, crop_pct=given.crop_pct)
-    choose = select.Select(MARGIN, (size, size))
+    choose = select.Select(MARGIN)
     ways: dict[str, Callable[[Tensor], Tensor]] = {
         "as it is": lambda x: x[..., MARGIN:-MARGIN, MARGIN:-MARGIN],
-        "select": choose,
+        "select": lambda x: choose.show(x)[0],
         "select, resampled linearly": lambda x: aligned(x, size, linear),
         "select, resampled by cubics": lambda x: aligned(x, size, cubic),
     }

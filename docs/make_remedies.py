@@ -1,4 +1,4 @@
-"""Writes the table of remedies in docs/repair.md from the registry.
+"""Write the table of remedies in docs/repair.md.
 
 python docs/make_remedies.py
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aft_models.repair import GROUPS, REMEDIES, Remedy
+from aft_models.remedies import GROUPS, REMEDIES, Remedy
 
 PAGE = Path(__file__).with_name("repair.md")
 BEGIN, END = "<!-- the remedies, by docs/make_remedies.py -->\n", "<!-- end -->\n"
 
 
 def table() -> str:
-    """The remedies, in the order in which they are applied."""
-    rows = [["remedy", "decides", "what it does", "exact for cyclic shifts by", "before training"]]
+    """Return the table, in the order of application."""
+    rows = [["remedy", "decides", "what it does", "exact for cyclic", "before training"]]
     rows.append(["---"] * len(rows[0]))
     groups = list(GROUPS)
     for remedy in sorted(REMEDIES.values(), key=lambda r: (groups.index(r.group), r.name)):
@@ -24,23 +24,20 @@ def table() -> str:
 
 
 def _row(remedy: Remedy) -> list[str]:
-    name, what, number = remedy.name, remedy.summary, remedy.number
-    if number is not None:
-        name = f"{name}[:n]"
-        what += f"; n: {number.meaning}, {number.lowest} to {number.highest} ({number.default})"
-    exact = {"none": "", "all": "any distance"}.get(remedy.exact, remedy.exact)
+    name, what = remedy.name, remedy.summary
+    for letter, number in zip("nm", remedy.numbers, strict=False):
+        name += f"[:{letter}]"
+        what += f"; {letter}: {number.meaning}, {number.lowest} to {number.highest}"
+        what += f" ({number.default})"
+    exact = "" if remedy.exact == "none" else remedy.exact
     if exact and remedy.group == "sampling":
         exact += ", with `circular`"
-    training = "usable"
-    if remedy.learns:
-        training = "its own parameters must be trained"
-    elif remedy.needs_finetuning:
-        training = "fine-tune"
+    training = "fine-tune" if remedy.needs_finetuning else "usable"
     return [f"`{name}`", GROUPS[remedy.group], what, exact, training]
 
 
 def main() -> None:
-    """Replaces what stands between the two marks."""
+    """Replace the text between the two marks."""
     text = PAGE.read_text("utf-8")
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
+from aft_models.cards import BUNDLED, list_weights
 from aft_models.errors import AftModelsError
-from aft_models.weights import BUNDLED, list_weights
 from shiftbench.data.torchvision_sets import default_root
 from shiftbench.errors import ShiftbenchError
 from shiftbench.files import cache_folder

@@ -18,22 +18,21 @@ from numpy.typing import ArrayLike, NDArray
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from aft_models.weights import state_dict_digest
+from aft_models.preprocessing import Preprocessing
 from shiftbench.data.base import ALL, content_digest
 from shiftbench.errors import DataError, ModelError, UsageError, first_line, no_images
+from shiftbench.geometry import Geometry
 from shiftbench.metrics.base import Request, plan_metrics
-from shiftbench.models.classifier import Classifier, LogitsOnly, are_probabilities
-from shiftbench.preprocessing import Geometry, Preprocessing
+from shiftbench.models import Model
 from shiftbench.records.result import (
     SCHEMA,
-    DataInfo,
-    ModelInfo,
     Result,
     derive_result,
     record_folder,
     save_tables,
     write_record,
 )
+from shiftbench.records.sections import DataInfo, ModelInfo
 from shiftbench.running.job import Settings, attack_names
 from shiftbench.running.predict import (
     CHECKED,
@@ -135,7 +134,7 @@ class Evaluation:
         place = record_folder(Path(folder), record.model.name, record.data.name)
         identity = {
             "schema": SCHEMA,
-            "weights": record.model.digest,
+            "model": record.model.identity,
             "data": record.data.name,
             "geometry": {k: v for k, v in record.data.geometry.items() if k != "margin"},
             **record.settings,
@@ -263,11 +262,11 @@ def evaluate(
         side = min(shown.shape[-2:])
         geometry = Geometry(side, side + 2 * margin, margin, interpolation="none", crop="given")
         planned = plan_metrics(settings.metric_texts(), settings, geometry)
-        classifier = _classifier(model, shown)
+        loaded = _loaded(model, shown)
         predictor = Predictor(
-            classifier.module,
+            loaded,
             shown.device,
-            name=classifier.name,
+            name=loaded.name,
             precision=precision,
             batch_size=batch_size,
         )
@@ -286,7 +285,7 @@ def evaluate(
     record = derive_result(
         tables,
         [Request(metric, len(tables.keys)) for metric in planned],
-        model=replace(ModelInfo.of(classifier), name=name),
+        model=replace(ModelInfo.of(loaded), name=name),
         data=DataInfo(data, ALL, images=0, geometry=geometry.to_json()),
         settings={"seed": seed, "precision": precision},
         environment=describe_environment(str(shown.device)),
@@ -325,54 +324,35 @@ def _keys(given: Sequence[str] | None, done: int, count: int) -> tuple[str, ...]
     return tuple(str(name) for name in names)
 
 
-def _classifier(model: Network, images: Tensor) -> Classifier:
-    """Describe the model, and predict the first images once."""
-    module = _module_of(model)
-    name = "the model" if module is None else type(module).__name__
-    logits = LogitsOnly(model).eval()
+def _loaded(model: Network, images: Tensor) -> Model:
+    """Wrap a network, and predict the first images once."""
+    if isinstance(model, Model):
+        return model
+    name = type(model).__name__ if isinstance(model, nn.Module) else "the model"
+    height, width = images.shape[-2:]
+    preprocessing = Preprocessing(min(height, width), (), (), "none")
     try:
-        with torch.no_grad():
-            outputs = logits(images[:CHECKED])
-    except ModelError:
-        raise
-    except Exception as error:
-        height, width = images.shape[-2:]
+        return Model(model, preprocessing, name=name, images=images[:CHECKED])
+    except ModelError as error:
+        if error.__cause__ is None:  # it ran, and its outputs are not logits
+            raise
         raise ModelError(
-            f"{name} failed on images of {height}x{width} px: {first_line(error)}. If it needs "
-            "another size, pass larger images and view=SIZE"
+            f"{name} failed on images of {height}x{width} px: {first_line(error.__cause__)}. If it "
+            "needs another size, pass larger images and view=SIZE"
         ) from error
-    logits.gives_probabilities = are_probabilities(outputs)
-    if logits.gives_probabilities:
-        log.warning("%s returns probabilities: their logarithms are taken as logits", name)
-    return Classifier(
-        module=logits,
-        preprocessing=Preprocessing(min(images.shape[-2:]), (), (), "none"),
-        name=name,
-        source="python",
-        num_classes=outputs.shape[-1],
-        parameters=0 if module is None else sum(p.numel() for p in module.parameters()),
-        digest="" if module is None else state_dict_digest(module.state_dict()),
-    )
-
-
-def _module_of(model: Network) -> nn.Module | None:
-    # A `Classifier` is a callable that keeps its network in `.module`.
-    module = model if isinstance(model, nn.Module) else getattr(model, "module", None)
-    return module if isinstance(module, nn.Module) else None
 
 
 @contextmanager
 def _eval_mode(model: Network) -> Iterator[Tensor | None]:
     """Puts a module into eval mode for a while; yields one of its parameters, if it has any."""
-    module = _module_of(model)
-    if module is None:
+    if not isinstance(model, nn.Module):
         yield None
         return
     # Part by part: a module in training may hold frozen parts that are in eval mode already.
-    training = [part for part in module.modules() if part.training]
-    module.eval()
+    training = [part for part in model.modules() if part.training]
+    model.eval()
     try:
-        yield next(module.parameters(), None)
+        yield next(model.parameters(), None)
     finally:
         for part in training:
             part.training = True
@@ -455,8 +435,8 @@ def _batches(images: Tensor | NDArray[Any] | Iterable[Any], labels: Any = None) 
 def _batch(images: Tensor | NDArray[Any], labels: Any) -> Images:
     if isinstance(labels, Sequence | np.ndarray) and len(labels) and isinstance(labels[0], str):
         raise DataError(
-            f"expected class indices as labels, got names such as {str(labels[0])!r}. Pass the index of "
-            "the model's output for each name"
+            f"expected class indices as labels, got names such as {str(labels[0])!r}. Pass the "
+            "index of the model's output for each name"
         )
     tensor, classes = torch.as_tensor(images), torch.as_tensor(labels)
     if len(tensor) == 0:

@@ -1,7 +1,7 @@
-"""Which code an answer depends on: the parts of an identity, by name, and where two differ.
+"""Everything that the predictions of a model depend on, as digests and numbers.
 
-A record names the weights it measured by a digest. Code of the user's decides the answers too, and
-a refusal says which part of it changed.
+A record stores the identity of the model that was evaluated. A model with another identity cannot
+continue the record; the error names the part that changed.
 """
 
 from __future__ import annotations
@@ -9,97 +9,139 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shiftbench.errors import ModelError
 
-LOGITS = "logits"  # a part that is compared as numbers: other processors round otherwise
-LOGIT_TOLERANCE = 1e-3  # of the largest logit
+LOGIT_TOLERANCE = 1e-3  # of the largest logit: processors round differently
 _PACKAGE = Path(__file__).resolve().parent
-_OURS = ("shiftbench", "aft_models", "shiftbench_cli")  # beside a file in a clone of this project
+# Packages of this project, which a file in a clone of it can import from its own folder. Their
+# code changes with every commit, and the version of the package identifies it.
+_OWN_PACKAGES = ("shiftbench", "aft_models", "shiftbench_cli")
 
 
-def changed_parts(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Names the parts in which two identities differ; a part that only one has is not compared.
+@dataclass(frozen=True)
+class Identity:
+    """Everything that predictions depend on."""
 
-    >>> changed_parts({"options": "sign=1", "logits": "2 1"}, {"options": "", "logits": "2.001 1"})
-    ['options']
+    weights: str = ""  # sha256 of the state dict, or of the file
+    remedies: str = ""  # "circular+aps"
+    code: Mapping[str, str] = field(default_factory=dict)  # the user's files and options -> digest
+    logits: tuple[float, ...] = ()  # some logits of a fixed image, compared up to rounding
+
+    @property
+    def digest(self) -> str:
+        """One sha256 for weights, code and remedies."""
+        whole = self.weights
+        if self.code:
+            whole = _sha256(json.dumps(dict(self.code), sort_keys=True) + whole)
+        return _sha256(f"{whole}+{self.remedies}") if self.remedies else whole
+
+    def changed(self, now: Identity) -> list[str]:
+        """Name the parts that differ from those of `now`; a part that one lacks is not compared.
+
+        >>> Identity("a", logits=(2.0, 1.0)).changed(Identity("b", logits=(2.001, 1.0)))
+        ['weights']
+        """
+        parts = ["weights"] if self.weights != now.weights else []
+        parts += ["remedies"] if self.remedies != now.remedies else []
+        parts += changed_digests(self.code, now.code)
+        return parts if self._same_logits(now) else [*parts, "logits"]
+
+    def _same_logits(self, now: Identity) -> bool:
+        if not self.logits or not now.logits:
+            return True
+        tolerance = LOGIT_TOLERANCE * max(map(abs, self.logits))
+        return len(self.logits) == len(now.logits) and all(
+            str(a) == str(b) or abs(a - b) <= tolerance  # NaN equals NaN
+            for a, b in zip(self.logits, now.logits, strict=True)
+        )
+
+    def difference(self, now: Identity) -> str:
+        """Describe the change from this identity to `now`; empty if there is none.
+
+        >>> Identity(code={"net.py": "1"}).difference(Identity(code={"net.py": "2"}))
+        'net.py changed, logits did not'
+        """
+        parts = self.changed(now)
+        if not parts:
+            return ""
+        text = f"{', '.join(parts)} changed"
+        return text if "logits" in parts else f"{text}, logits did not"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for a record."""
+        return {**asdict(self), "logits": list(self.logits)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Identity:
+        """Read the values of `to_json`; a part that is absent is empty."""
+        logits = content.get("logits", ())
+        return cls(
+            weights=content.get("weights", ""),
+            remedies=content.get("remedies", ""),
+            code=content.get("code", {}),
+            logits=() if isinstance(logits, str) else tuple(logits),
+        )
+
+
+def changed_digests(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Name the digests that differ; a digest that only one has is not compared."""
+    return [name for name in before if name in now and before[name] != now[name]]
+
+
+def file_digests(file: Path) -> dict[str, str]:
+    """Compute the sha256 of a Python file and of the files that it imports from its own folder.
+
+    Returns:
+        The first 16 digits by path relative to the folder.
     """
-    return [
-        part
-        for part, value in before.items()
-        if part in after
-        and not (_same_logits(value, after[part]) if part == LOGITS else value == after[part])
-    ]
-
-
-def _same_logits(before: str, after: str) -> bool:
-    old, new = ([float(x) for x in text.split()] for text in (before, after))
-    if len(old) != len(new):
-        return False
-    tolerance = LOGIT_TOLERANCE * max(map(abs, old), default=0.0)
-    return all(str(a) == str(b) or abs(a - b) <= tolerance for a, b in zip(old, new, strict=True))
-
-
-def source_parts(file: Path) -> dict[str, str]:
-    """Digests of a Python file and of what it imports from its own folder, by file name.
-
-    Comments, docstrings and layout do not count.
-    """
-    return {
-        name: hashlib.sha256(_canonical(tree).encode()).hexdigest()[:16]
-        for name, tree in sorted(_sources(file).items())
-    }
-
-
-def plugin_parts(*things: Any) -> dict[str, str]:
-    """The sources of objects that a plug-in defined; empty for those of this package.
-
-    >>> from shiftbench.grid import Grid
-    >>> plugin_parts(Grid)
-    {}
-    """
-    parts: dict[str, str] = {}
-    for thing in things:
-        named = inspect.ismodule(thing) or inspect.isclass(thing) or inspect.isfunction(thing)
-        kind = thing if named else type(thing)
-        try:
-            file = Path(inspect.getfile(kind)).resolve()
-        except (TypeError, OSError):  # built in, or typed into an interpreter
-            continue
-        if not file.is_relative_to(_PACKAGE) and file.is_file():
-            parts |= source_parts(file)
-    return parts
-
-
-def local_names(file: Path) -> set[str]:
-    """The top-level modules that a Python file imports from its own folder."""
-    return {Path(name).parts[0].removesuffix(".py") for name in _sources(file)} - {file.stem}
-
-
-def _sources(file: Path) -> dict[str, ast.Module]:
-    """The file and all it imports from its folder, directly or not, by relative path."""
     folder = file.resolve().parent
-    sources: dict[str, ast.Module] = {}
+    digests: dict[str, str] = {}
     waiting = [file.resolve()]
     while waiting:
         path = waiting.pop()
         name = path.relative_to(folder).as_posix()
-        if name in sources:
+        if name in digests:
             continue
         try:
-            sources[name] = ast.parse(path.read_bytes())
+            content = path.read_bytes()
+            tree = ast.parse(content)
         except (OSError, SyntaxError, ValueError) as error:
             raise ModelError(f"cannot read the Python file {path}: {error}") from error
-        for module in _imported(sources[name], path.parent.relative_to(folder).parts):
+        digests[name] = hashlib.sha256(content).hexdigest()[:16]
+        for module in _imports(tree, path.parent.relative_to(folder).parts):
             waiting += _files(folder, module)
-    return sources
+    return dict(sorted(digests.items()))
 
 
-def _imported(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The modules that a file may import, as parts of a dotted name below its folder."""
+def plugin_digests(*things: Any) -> dict[str, str]:
+    """Compute the digests of the files in which plug-ins define objects.
+
+    Objects of this package have none.
+
+    >>> from shiftbench.grid import Grid
+    >>> plugin_digests(Grid)
+    {}
+    """
+    digests: dict[str, str] = {}
+    for thing in things:
+        named = inspect.ismodule(thing) or inspect.isclass(thing) or inspect.isfunction(thing)
+        try:
+            file = Path(inspect.getfile(thing if named else type(thing))).resolve()
+        except (TypeError, OSError):  # built in, or typed into an interpreter
+            continue
+        if file.suffix == ".py" and file.is_file() and _PACKAGE not in file.parents:
+            digests |= file_digests(file)
+    return digests
+
+
+def _imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the modules that a file imports, as parts of a dotted name below the folder."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (tuple(alias.name.split(".")) for alias in node.names)
@@ -110,31 +152,11 @@ def _imported(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[str,
 
 
 def _files(folder: Path, module: tuple[str, ...]) -> Iterator[Path]:
-    """The files that importing a module runs: its packages, and itself."""
-    for length in range(1, len(module) + 1 if module[0] not in _OURS else 0):
-        place = folder.joinpath(*module[:length])
-        for path in (place.with_suffix(".py"), place / "__init__.py"):
-            if path.is_file():
-                yield path
+    """Yield the files below the folder that an import runs: its packages and itself."""
+    for length in range(1, len(module) + 1 if module[0] not in _OWN_PACKAGES else 0):
+        base = folder.joinpath(*module[:length])
+        yield from (p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file())
 
 
-def _canonical(node: Any) -> str:
-    """A syntax tree as text that no version of Python writes differently."""
-    if isinstance(node, list):
-        return f"[{','.join(_canonical(item) for item in node if not _is_docstring(item))}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    fields = (
-        f"{name}={_canonical(value)}"
-        for name, value in ast.iter_fields(node)
-        if value is not None and value != [] and name != "kind"
-    )
-    return f"{type(node).__name__}({','.join(fields)})"
-
-
-def _is_docstring(node: Any) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
+from aft_models.errors import unknown
 from shiftbench.errors import UsageError
 
 T = TypeVar("T")
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name nobody registered: close matches first, then a bounded list."""
-    from aft_models.errors import unknown  # imports torch, which no listing should wait for
-
+    """Build the error for an unknown name: close matches first, then a bounded list."""
     return UsageError(unknown(kind, name, sorted(known)))
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from shiftbench.errors import RecordError, first_line
 from shiftbench.files import write_atomic
+from shiftbench.identity import Identity
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,6 @@ LABEL, DIGEST, NEAR_TIE, UNREADABLE = "label", "digest", "near_tie", "unreadable
 DTYPES = {LABEL: np.int16, DIGEST: np.int64, NEAR_TIE: np.int8, UNREADABLE: np.int8}
 MOST_CLASSES = np.iinfo(np.int16).max
 MAX_DISAGREEMENT = 0.01  # fraction of common cells that rounding on other hardware may explain
-LOGIT_TOLERANCE = 1e-3  # of the largest logit of the probe, between two machines
 RETRY_SECONDS = 0.02  # until the folder is listed again
 ABANDONED_SECONDS = 3600.0  # age of a temporary file whose writer was killed
 
@@ -322,9 +322,13 @@ def read_tables(path: Path) -> tuple[Tables, dict[str, Any]]:
 
 
 def require_same_identity(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise RecordError if predictions are of other weights, data, geometry, precision or seed."""
-    differences = [
-        f"{name} was {old}, is {new}" for name, old, new in _flat_differences(theirs, ours)
+    """Raise RecordError if predictions are of another model, data, geometry, precision or seed."""
+    models = (Identity.from_json(identity.get("model", {})) for identity in (theirs, ours))
+    changed = next(models).difference(next(models))
+    others = {name: value for name, value in ours.items() if name != "model"}
+    differences = [changed] if changed else []
+    differences += [
+        f"{name} was {old}, is {new}" for name, old, new in _differences(theirs, others)
     ]
     if differences:
         raise RecordError(
@@ -333,29 +337,18 @@ def require_same_identity(path: Path, theirs: Mapping[str, Any], ours: Mapping[s
         )
 
 
-def _flat_differences(
+def _differences(
     theirs: Mapping[str, Any], ours: Mapping[str, Any], prefix: str = ""
 ) -> list[tuple[str, Any, Any]]:
     """List the name, their value and our value of the entries that differ.
 
-    Digests of code are compared only where both have them.
+    Digests of plug-ins are compared only where both have them.
     """
     found: list[tuple[str, Any, Any]] = []
     for name, value in ours.items():
         other = theirs.get(name)
         if isinstance(value, Mapping):
-            found += _flat_differences(other or {}, value, f"{prefix}{name}.")
-        elif name == "logits":
-            if not _same_logits(other or (), value):
-                found.append((prefix + name, other, value))
-        elif other != value and not (prefix == "code." and other is None):
+            found += _differences(other or {}, value, f"{prefix}{name}.")
+        elif other != value and not (prefix.startswith("plugins.") and other is None):
             found.append((prefix + name, other, value))
     return found
-
-
-def _same_logits(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return True if two probes of a model differ by no more than rounding."""
-    largest = max(map(abs, second), default=0.0)
-    return len(first) == len(second) and np.allclose(
-        first, second, rtol=0, atol=LOGIT_TOLERANCE * largest, equal_nan=True
-    )

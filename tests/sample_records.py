@@ -130,6 +130,7 @@ def make_result(
             mean=(0.5, 0.5, 0.5),
             std=(0.25, 0.25, 0.25),
             interpolation="bicubic",
+            identity={"weights": "d" * 64, "remedies": "", "code": {}, "logits": []},
         ),
         data=DataInfo(data, split, images=0, geometry={**geometry, "rendered": True}),
         settings={"seed": seed, "precision": precision},
@@ -143,7 +144,7 @@ def save_result(root: Path, result: Result) -> Result:
     folder = record_folder(root, result.model.name, result.data.name)
     identity = {
         "schema": SCHEMA,
-        "weights": result.model.digest,
+        "model": result.model.identity,
         "data": result.data.name,
         "geometry": {k: v for k, v in result.data.geometry.items() if k != "margin"},
         "classes": CLASSES,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from shiftbench.data import Scenes
-from shiftbench.models import Classifier, as_classifier
+from shiftbench.models import Model
 from shiftbench.records.result import Result
 from shiftbench.running import runner
 from shiftbench.running.job import Settings
@@ -70,18 +70,18 @@ class Bench:
     """A model, images that it mostly classifies correctly, and runs of it."""
 
     network: ShiftSensitive
-    classifier: Classifier
+    model: Model
     images: Scenes
 
     @classmethod
     def make(cls, levels: int = 0) -> Bench:
         network = sensitive_network(levels=levels)
-        classifier = as_classifier(network, PREPROCESSING, name="sensitive")
-        return cls(network, classifier, labeled(network))
+        model = Model(network, PREPROCESSING, name="sensitive")
+        return cls(network, model, labeled(network))
 
     def run(self, root: Path, settings: Settings = BASE, **options: Any) -> RunResult:
         execution = options.pop("execution", CPU)
-        return run(self.classifier, self.images, settings, root, execution=execution, **options)
+        return run(self.model, self.images, settings, root, execution=execution, **options)
 
     def result(self, root: Path, settings: Settings = BASE, **options: Any) -> Result:
         result = self.run(root, settings, **options).record

@@ -20,9 +20,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_load_plugins_imports_a_file_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_load_plugins_imports_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = tmp_path / "count"
     file = write(
         tmp_path / "own.py", f"with open({str(count)!r}, 'a') as file:\n    file.write('x')\n"

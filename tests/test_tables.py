@@ -27,10 +27,9 @@ from shiftbench.tables import (
 )
 
 IDENTITY: dict[str, Any] = {
-    "weights": "a" * 64,
-    "logits": [1.0, -2.0],
+    "model": {"weights": "a" * 64, "remedies": "", "code": {}, "logits": [1.0, -2.0]},
     "geometry": {"view": 16, "resize": 18},
-    "code": {},
+    "plugins": {},
 }
 KEYS = ["a", "b", "c", "d"]
 
@@ -186,9 +185,10 @@ def test_folder_truncated_file_is_reported_and_ignored(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"weights": "b" * 64}, "weights was aaa"),
+        ({"model": {**IDENTITY["model"], "weights": "b" * 64}}, "weights changed, logits did not"),
+        ({"model": {**IDENTITY["model"], "remedies": "aps"}}, "remedies changed"),
+        ({"model": {**IDENTITY["model"], "logits": [1.0, -2.1]}}, "logits changed"),
         ({"geometry": {"view": 16, "resize": 20}}, r"geometry\.resize was 18, is 20"),
-        ({"logits": [1.0, -2.1]}, "logits was"),
         ({"seed": 1}, "seed was None, is 1"),
     ],
 )
@@ -201,7 +201,13 @@ def test_folder_other_identity_raises_with_both_values(
         folder_of(tmp_path, **changes).read()
 
 
-@pytest.mark.parametrize("changes", [{"logits": [1.0005, -2.0]}, {"code": {"other": "abc"}}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {**IDENTITY["model"], "logits": [1.0005, -2.0]}},
+        {"plugins": {"other": {"p.py": "abc"}}},
+    ],
+)
 def test_folder_rounding_and_new_plugins_are_accepted(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -211,10 +217,10 @@ def test_folder_rounding_and_new_plugins_are_accepted(
 
 
 def test_folder_changed_plugin_raises(tmp_path: Path) -> None:
-    store = folder_of(tmp_path, code={"mirrored": "abc"})
+    store = folder_of(tmp_path, plugins={"mirrored": {"p.py": "abc"}})
     store.save(store.read())
-    with pytest.raises(RecordError, match=r"code\.mirrored was abc, is def"):
-        folder_of(tmp_path, code={"mirrored": "def"}).read()
+    with pytest.raises(RecordError, match=r"plugins\.mirrored\.p\.py was abc, is def"):
+        folder_of(tmp_path, plugins={"mirrored": {"p.py": "def"}}).read()
 
 
 def test_folder_that_cannot_be_written_raises(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from aft_models.repair import Remedy, RepairContext, register
+from aft_models.remedies import Remedy, register
+from aft_models.remedies.inputs import InputRemedy, Undo, same
 from shiftbench.data import DATA_SOURCES, DataRequest, DataSource, ImageSet
 from shiftbench.grid import Grid, Offset
 from shiftbench.metrics.base import METRICS, Metric, Outcomes, View
-from shiftbench.models.classifier import Classifier, as_classifier
-from shiftbench.models.names import ModelSpec
+from shiftbench.models.names import ModelName
 from shiftbench.models.sources import SOURCES as MODEL_SOURCES
-from shiftbench.models.sources import ModelEntry
+from shiftbench.models.sources import Built, ModelEntry, Request
 from shiftbench.report.formats import FORMATS
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS, SHIFTS, Attack, Scene, Shift, Views
@@ -95,15 +95,11 @@ METRICS.register("opposites", Opposites)
 class Toys:
     """`toy:NAME`: a network of random weights."""
 
-    def load(self, spec: ModelSpec) -> Classifier:
-        with torch.random.fork_rng():
-            torch.manual_seed(len(spec.name))
-            network = nn.Sequential(
-                nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4)
-            )
-            network(torch.zeros(1, 3, 16, 16))
-        recipe = {"input_size": 16, "mean": (0.5,) * 3, "std": (0.25,) * 3}
-        return as_classifier(network, recipe, name=spec.text, source="toy")
+    def build(self, name: ModelName, request: Request) -> Built:
+        torch.manual_seed(len(name.name))
+        network = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4))
+        network(torch.zeros(1, 3, 16, 16))
+        return Built(network, {"input_size": 16, "mean": (0.5,) * 3, "std": (0.25,) * 3})
 
     def entries(self) -> list[ModelEntry]:
         return [ModelEntry("toy:one", "toy", weights=False)]
@@ -112,15 +108,23 @@ class Toys:
 MODEL_SOURCES.register("toy", Toys())
 
 
-def _mirror(images: Tensor) -> Tensor:
-    return torch.maximum(images, images.flip(-1))
+class OverMirror(InputRemedy):
+    """The image over its mirror image."""
+
+    def show(self, images: Tensor) -> tuple[Tensor, Undo]:
+        return torch.maximum(images, images.flip(-1)), same
 
 
-def _apply(context: RepairContext, _: int) -> None:
-    context.move_images("mirrored_2", _mirror, "sees the image and its mirror image at once")
-
-
-register(Remedy("mirrored_2", "placement", "the image over its mirror", _apply, ("position",)))
+register(
+    Remedy(
+        "mirrored_2",
+        "placement",
+        "the image over its mirror image",
+        ("position",),
+        input=True,
+        function=OverMirror,
+    )
+)
 
 
 class Noise(ImageSet):

@@ -33,12 +33,6 @@ RECIPE = Recipe(
     ema_decay=0.9,
 )
 STEADY = replace(RECIPE, shift=2, consistency=4.0)
-OPTIONS = {
-    "two views": STEADY,
-    "worst of 3": replace(STEADY, worst_of=3),
-    "teacher": replace(STEADY, teacher=2),
-    "unlabeled": replace(STEADY, teacher=2, unlabeled=True, worst_of=2),
-}
 
 
 def scenes(count: int = 48) -> PixelSet:

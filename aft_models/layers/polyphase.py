@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -11,37 +12,82 @@ from torch import Tensor, nn
 from aft_models.errors import AftModelsError
 from aft_models.resample import working_dtype
 
+Pair = tuple[int, int]  # rows, columns
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A polyphase component per image."""
+
+    rows: Tensor  # (B,), 0 .. stride - 1
+    columns: Tensor  # (B,)
+    stride: Pair
+
+    @staticmethod
+    def largest(scores: Tensor) -> Phase:
+        """Choose the component of the largest score ``(B, rows, columns)``; the first wins a tie.
+
+        >>> Phase.largest(torch.tensor([[[0.0, 2.0], [1.0, 2.0]]])).columns
+        tensor([1])
+        """
+        height, width = scores.shape[1:]
+        chosen = scores.flatten(1).argmax(1)
+        return Phase(chosen // width, chosen % width, (height, width))
+
+    def component(self, x: Tensor) -> Tensor:
+        """Return the component of a map whose size is a multiple of the stride."""
+        (sy, sx), width = self.stride, x.shape[3]
+        x = _choose(self.rows, [x[:, :, p::sy] for p in range(sy)])
+        return _choose(self.columns, [x[..., p:width:sx] for p in range(sx)])
+
+    def crop(self, x: Tensor) -> Tensor:
+        """Crop maps to begin at the component's first pixel, all to the same size."""
+        (sy, sx), (height, width) = self.stride, x.shape[2:]
+        x = _choose(self.rows, [x.narrow(2, p, height - sy + 1) for p in range(sy)])
+        return _choose(self.columns, [x.narrow(3, p, width - sx + 1) for p in range(sx)])
+
+
+def _choose(index: Tensor, options: list[Tensor]) -> Tensor:
+    """Choose one of the options for each image."""
+    chosen, *others = options
+    for i, option in enumerate(others, start=1):  # faster than a gather, both ways
+        chosen = torch.where((index == i).view(-1, 1, 1, 1), option, chosen)
+    return chosen
+
+
+def blocks(x: Tensor, stride: Pair) -> Tensor:
+    """View ``(B, C, H, W)`` as ``(B, C, H / sy, sy, W / sx, sx)``: axes 3 and 5 are the phases."""
+    batch, channels, height, width = x.shape
+    sy, sx = stride
+    return x.reshape(batch, channels, height // sy, sy, width // sx, sx)
+
+
+@torch.no_grad()
+def strongest(y: Tensor, stride: Pair) -> Phase:
+    """Choose the polyphase component of the largest l2 norm, over all channels together."""
+    wide = working_dtype(y.dtype)
+    return Phase.largest(torch.linalg.vector_norm(blocks(y, stride), dim=(1, 2, 4), dtype=wide))
+
 
 def select_polyphase(x: Tensor, criterion: Tensor, stride: int = 2) -> Tensor:
-    """Sub-sample ``x`` at, per image, the polyphase component where ``criterion`` is largest.
+    """Sub-sample ``x`` at the polyphase component of each image where ``criterion`` is strongest.
 
     Args:
-        x: ``(B, C, H, W)``.
-        criterion: tensor of the same spatial size whose l2 norm, over all channels together,
-            chooses the component; the lowest index wins a tie.
-        stride: sub-sampling factor; sizes it does not divide are padded circularly.
+        x: ``(B, C, H, W)``; sizes that the stride does not divide are padded circularly.
+        criterion: Tensor of the same spatial size, with any number of channels.
+        stride: Sub-sampling factor.
 
     >>> x = torch.zeros(1, 1, 4, 4)
     >>> x[0, 0, 1, 2] = 1.0
     >>> select_polyphase(x, x).sum().item()
     1.0
     """
-    x, criterion = _pad_to_multiple(x, stride), _pad_to_multiple(criterion, stride)
-    with torch.no_grad():
-        blocks = _components(criterion.detach(), stride)
-        wide = working_dtype(blocks.dtype)
-        energy = torch.linalg.vector_norm(blocks, dim=(1, 3, 5), dtype=wide)  # (B, s, s)
-        chosen = energy.flatten(1).argmax(1)  # (B,)
+    phase = strongest(_pad_to_multiple(criterion, stride), (stride, stride))
+    x = _pad_to_multiple(x, stride)
     images = torch.arange(x.shape[0], device=x.device)
-    rows, columns = chosen // stride, chosen % stride
     # Indexed with the channels last, whole lines of channels are copied.
-    return _components(x, stride)[images, :, rows, :, columns].permute(0, 3, 1, 2)
-
-
-def _components(x: Tensor, stride: int) -> Tensor:
-    batch, channels, height, width = x.shape
-    shape = (batch, height // stride, stride, width // stride, stride, channels)
-    return x.permute(0, 2, 3, 1).reshape(shape)
+    last = blocks(x, (stride, stride)).permute(0, 2, 3, 4, 5, 1)  # (B, H / s, s, W / s, s, C)
+    return last[images, :, phase.rows, :, phase.columns].permute(0, 3, 1, 2)
 
 
 def _pad_to_multiple(x: Tensor, stride: int) -> Tensor:
@@ -52,8 +98,8 @@ def _pad_to_multiple(x: Tensor, stride: int) -> Tensor:
 class ApsDownsample(nn.Module):
     """Adaptive polyphase sub-sampling, optionally of an activation.
 
-    Law: a cyclic integer shift of the input changes the output by a cyclic integer shift at most
-    (for sizes the stride divides).
+    Property: a cyclic integer shift of the input causes at most a cyclic integer shift of the
+    output, for sizes that the stride divides.
 
     Args:
         stride: sub-sampling factor.

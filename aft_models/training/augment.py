@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from timm.data import Mixup
 from torch import Tensor
 
+from aft_models.preprocessing import center_start
 from aft_models.training.recipe import Recipe
 
 
@@ -36,7 +37,7 @@ class Windows:
     @classmethod
     def centered(cls, count: int, canvas: int, size: int) -> Windows:
         """The windows in the middle, where the benchmark puts its view."""
-        place = torch.full((count,), round((canvas - size) / 2))
+        place = torch.full((count,), center_start(canvas, size))
         return cls(place, place, torch.zeros(count, dtype=torch.bool), size)
 
     def shifted(self, shift: int, canvas: int, generator: torch.Generator) -> Windows:
@@ -69,11 +70,10 @@ class Windows:
 def draw_windows(
     recipe: Recipe, epoch: int, count: int, canvas: int, generator: torch.Generator
 ) -> list[Windows]:
-    """The windows of one update, one size for all: they are cut and resized together.
+    """Draw the windows of one update; all have one size, since they are resized together.
 
     Returns:
-        One per photograph; for a recipe with `shift` then `worst_of` shifted ones, then the
-        teacher's.
+        One window per image, and a shifted second one for a recipe with `shift`.
     """
     if not recipe.learns:
         return [Windows.centered(count, canvas, recipe.image_size)]
@@ -84,8 +84,7 @@ def draw_windows(
     first = Windows.draw(count, canvas, size, flip=recipe.flip, generator=generator)
     if not recipe.shift:
         return [first]
-    shifted = [first.shifted(recipe.shift, canvas, generator) for _ in range(recipe.worst_of)]
-    return [first, *shifted, *first.around_center(recipe.teacher, recipe.shift, canvas)]
+    return [first, first.shifted(recipe.shift, canvas, generator)]
 
 
 def resized(images: Tensor, size: int) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from aft_models.errors import AftModelsError
-from aft_models.preprocessing import normalize
+from aft_models.preprocessing import center_start, normalize, resized_shape
 from aft_models.training.augment import Windows, draw_windows, mixed_seed, resized
 from aft_models.training.device import Processes
 from aft_models.training.recipe import Recipe
@@ -106,10 +106,9 @@ class _ToCanvas:
     def __call__(self, image: Image.Image) -> Tensor:
         image, size = image.convert("RGB"), self.size
         if image.size != (size, size):
-            scale = size / min(image.size)
-            width, height = (max(size, round(side * scale)) for side in image.size)
+            width, height = resized_shape(*image.size, size)
             image = image.resize((width, height), str_to_pil_interp(self.interpolation))
-            left, top = (width - size) // 2, (height - size) // 2
+            left, top = center_start(width, size), center_start(height, size)
             image = image.crop((left, top, left + size, top + size))
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 

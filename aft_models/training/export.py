@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from aft_models.cards import WeightsCard
+from aft_models.checkpoint import save_weights
 from aft_models.training.checkpoint import Identity
 from aft_models.training.loop import Outcome
 from aft_models.training.progress import UNSCORED
-from aft_models.weights import WeightsCard, save_weights
 
 
 def export(
@@ -20,10 +21,18 @@ def export(
     class_names: Sequence[str] = (),
     images: Mapping[str, int] | None = None,
 ) -> Path:
-    """Writes the weights of a run and their card; returns the folder that holds them.
+    """Write the weights of a run and their card.
 
-    The tag names them: "cifar10" in "xcit_pico_6_p4_af.cifar10". `images` says how many images each
-    score of the last epoch is of.
+    Args:
+        outcome: The finished run.
+        folder: Where to write.
+        identity: Model, recipe and data of the run.
+        tag: Last part of the name: "cifar10" in "xcit_pico_6_p4_af.cifar10".
+        class_names: In the order of the outputs.
+        images: Number of images of each score of the last epoch.
+
+    Returns:
+        The folder.
     """
     recipe, data = identity.recipe, identity.data
     card = WeightsCard(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -27,7 +26,7 @@ from aft_models.training.data import Batch, Batches
 from aft_models.training.device import DeviceConfig, Processes
 from aft_models.training.progress import Meter, Progress, Row, draw_curves, write_log
 from aft_models.training.recipe import Recipe
-from aft_models.training.steady import SteadyLoss
+from aft_models.training.steady import steady_loss
 
 
 class DivergedError(AftModelsError):
@@ -65,7 +64,7 @@ def train(
     log: Log | None = None,
     resume: bool = True,
 ) -> Outcome:
-    """Trains `model` to the end of its recipe, from the last checkpoint in `folder` if any.
+    """Train `model` to the end of its recipe, from the last checkpoint in `folder` if any.
 
     Raises:
         AftModelsError: A checkpoint of another run, or a loss that is not a number.
@@ -137,10 +136,6 @@ class _Run:
             if recipe.mixup or recipe.cutmix
             else None
         )
-        self.teacher = (
-            copy.deepcopy(self.model).eval().requires_grad_(False) if recipe.teacher else None
-        )
-        self.steady = SteadyLoss(recipe, self.model, self.teacher) if recipe.shift else None
         self.cross_entropy = nn.CrossEntropyLoss(
             label_smoothing=0.0 if self.mixing else recipe.label_smoothing
         )
@@ -219,7 +214,7 @@ class _Run:
         """One step of the optimizer; returns its mean loss and, if any, its consistency term."""
         recipe = self.recipe
         self.scheduler.step_update(index)
-        total = torch.zeros(1 if self.steady is None else 2, device=self.device_config.device)
+        total = torch.zeros(2 if recipe.shift else 1, device=self.device_config.device)
         for step in range(recipe.accumulate):
             images, labels = self.device_config.move(*next(stream))
             if self.mixing is not None:
@@ -245,8 +240,8 @@ class _Run:
         def forward(batch: Tensor) -> Tensor:
             return _require_logits(self.forward(batch))
 
-        if self.steady is not None:
-            return torch.stack(self.steady(forward, images, labels))
+        if self.recipe.shift:
+            return torch.stack(steady_loss(self.recipe, forward, images, labels))
         loss: Tensor = self.cross_entropy(forward(images), labels)
         return loss[None]
 
@@ -281,7 +276,6 @@ class _Run:
             "rows": self.rows,
             "model": self.model.state_dict(),
             "model_ema": None if self.ema is None else self.ema.module.state_dict(),
-            "teacher": None if self.teacher is None else self.teacher.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -294,8 +288,6 @@ class _Run:
         self.model.load_state_dict(content["model"])
         if self.ema is not None:
             self.ema.module.load_state_dict(content["model_ema"])
-        if self.teacher is not None:
-            self.teacher.load_state_dict(content["teacher"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.scheduler.load_state_dict(content["scheduler"])
         self.scaler.load_state_dict(content["scaler"])

@@ -9,8 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from aft_models.errors import AftModelsError, unknown
 from aft_models.preprocessing import CROP_PCT, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-from aft_models.presets import PRESETS
-from aft_models.xcit import XCiTConfig
+from aft_models.presets import PRESETS, XCiTConfig
 
 PIPELINES = ("memory", "loader")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
@@ -24,9 +23,9 @@ EXPECTED = {  # in words, per kind of field
 }
 LOWEST = {
     **dict.fromkeys(("epochs", "batch_size", "lr_batch_size", "accumulate"), 1),
-    **dict.fromkeys(("repeated_augmentation", "worst_of"), 1),
+    "repeated_augmentation": 1,
     **dict.fromkeys(("image_size", "lr", "weight_decay", "clip_grad", "min_lr", "warmup_lr"), 0),
-    **dict.fromkeys(("mixup", "cutmix", "shift", "consistency", "teacher"), 0),
+    **dict.fromkeys(("mixup", "cutmix", "shift", "consistency"), 0),
 }
 IDENTITY = ("name", "summary", "adjust")  # what a recipe is called, not what it does
 
@@ -68,14 +67,10 @@ class Recipe:
     canvas: int = 0
     zoom: tuple[float, float] = (1.0, 1.0)  # likewise: window side over `image_size`
     settle: float = 0.0  # last part of the epochs, without `zoom` and `sizes`: as the model is used
-    # Two windows of each photograph, and a term that holds their predictions together.
-    shift: int = 0  # how far the second lies from the first at most, in pixels; 0 is one window
+    # Two windows of each image, and a term for the difference of their predictions.
+    shift: int = 0  # largest offset of the second window from the first, in pixels; 0: one window
     consistency: float = 0.0  # weight of the symmetric KL divergence between the two predictions
-    worst_of: int = 1  # the second window is the one of largest loss among so many
-    # k: a frozen copy of the start, averaged over k x k windows, is what `consistency` compares
-    # both predictions with; 0 compares them with each other.
-    teacher: int = 0
-    unlabeled: bool = False  # no cross entropy: the teacher alone, or an lr of 0
+    unlabeled: bool = False  # labels are not read; only with an lr of 0
     # The loader pipeline without `shift`: timm's parts.
     crop_scale: tuple[float, float] = (0.08, 1.0)  # area of a random resized crop
     rand_augment: str = ""
@@ -126,18 +121,14 @@ class Recipe:
         yield not odd, "batch_size", "even shares: mixup pairs images"
 
     def _steady_checks(self) -> Iterator[tuple[bool, str, str]]:
-        """Of the fields of two windows per photograph."""
+        """Check the fields of recipes with two windows per image."""
+        yield not (self.unlabeled and self.learns), "unlabeled", "false where lr is above 0"
         if not self.shift:
-            for name in ("consistency", "teacher"):
-                yield not getattr(self, name), name, "0 where shift is 0"
-            yield not (self.unlabeled and self.learns), "unlabeled", "false where shift is 0"
-            yield self.worst_of == 1, "worst_of", "1 where shift is 0"
+            yield not self.consistency, "consistency", "0 where shift is 0"
             return
         for name in ("mixup", "cutmix", "rand_augment", "color_jitter", "random_erasing"):
             yield not getattr(self, name), name, "off with `shift`, which takes plain windows"
         yield self.learns, "lr", "above 0 with `shift`"
-        yield not self.teacher or self.consistency > 0, "consistency", "above 0 with a teacher"
-        yield not self.unlabeled or self.teacher > 0, "teacher", "at least 1 without labels"
         if self.image_size and self.canvas:
             room = self.canvas - max(self.windows[1], self.image_size)
             yield (
@@ -195,7 +186,7 @@ class Recipe:
 
     def for_input(self, preprocessing: Preprocessing) -> Recipe:
         """The recipe with what it leaves to the model filled in."""
-        size = self.image_size or preprocessing.input_size
+        size = self.image_size or preprocessing.size
         canvas = self.canvas
         if self.shift and not canvas:
             canvas = round(size / CROP_PCT)

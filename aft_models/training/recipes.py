@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from aft_models.errors import AftModelsError, unknown
+from aft_models.presets import XCiTConfig
 from aft_models.training.recipe import Recipe
-from aft_models.xcit import XCiTConfig
 
 
 def _adjust(config: XCiTConfig) -> dict[str, Any]:

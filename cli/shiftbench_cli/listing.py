@@ -63,7 +63,7 @@ KINDS: Mapping[str, Callable[[], Sequence[Entry]]] = {
     ),
     "metrics": _metrics,
     "remedies": _registered(
-        "aft_models.repair",
+        "aft_models.remedies",
         "REMEDIES",
         **{"fine-tune": attrgetter("needs_finetuning")},
         summary=SUMMARY,

@@ -61,7 +61,6 @@ def _row(trial: RepairTrial) -> dict[str, object]:
     return {
         **asdict(trial),
         "scores": [asdict(score) for score in trial.scores],
-        "new_parameters": trial.new_parameters,
         "needs_finetuning": trial.needs_finetuning,
     }
 
@@ -69,7 +68,7 @@ def _row(trial: RepairTrial) -> dict[str, object]:
 def _print(model: str, trials: list[RepairTrial]) -> None:
     tried = [trial for trial in trials if not trial.refused]
     columns = ["remedy", "layers\nchanged", "not\nreached", "change\n1 px", "change\n1/2 px"]
-    columns += ["cost", "new\nparams", "fine-\ntune"]
+    columns += ["cost", "fine-\ntune"]
     columns += ["top-1", "crops\n1 px", "crops\n2 px"][: max(len(t.right) for t in tried)]
     rows = []
     for t in tried:
@@ -80,7 +79,6 @@ def _print(model: str, trials: list[RepairTrial]) -> None:
             f"{t.whole:.1e}",
             f"{t.half:.1e}",
             f"{t.cost:.1f}x",
-            f"{t.new_parameters:,}" if t.new_parameters else "",
             "yes" if t.needs_finetuning else "",
             *(f"{score.text()}\n{score.interval()}" for score in t.scores),
         ]

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aft_models.preprocessing import normalize
 from shiftbench.auditing.calls import Key, tensors_in, watch, with_tensors
 from shiftbench.auditing.causes import NEGLIGIBLE, Split, find_cause, frame_width, split
 from shiftbench.auditing.lattice import CYCLIC, Layout
@@ -32,9 +33,9 @@ from shiftbench.auditing.report import UNCALLED, UNKNOWN, UNREACHED, Audit, Laye
 from shiftbench.auditing.tracer import Tracer
 from shiftbench.data import ImageSet, RenderedSet, canvas_batches, load_dataset
 from shiftbench.errors import DataError, ModelError, UsageError
+from shiftbench.geometry import geometry_for
 from shiftbench.grid import Offset
-from shiftbench.models import Classifier, load_model
-from shiftbench.preprocessing import geometry_for, normalize
+from shiftbench.models import Model, load_model
 
 DEFAULT_OFFSETS = (Offset(1, 0), Offset(0, 1), Offset(0.5, 0.5))
 
@@ -61,32 +62,39 @@ def audit(
     >>> [layer.cause for layer in audit(model.eval(), torch.rand(2, 3, 16, 16)).layers]
     ['border', 'non-linearity', None, None]
     """
-    if isinstance(model, nn.Module):
+    if isinstance(model, nn.Module) and not isinstance(model, Model):
         if not isinstance(data, Tensor):
             raise UsageError("a network needs a normalized batch (B, C, H, W): pass it as data")
         return Audit(tuple(_audit(model, data, offsets)))
     dataset = load_dataset(data, limit=images) if isinstance(data, str) else data
     names = () if isinstance(dataset, Tensor) else dataset.class_names
-    classifier = load_model(model, checkpoint=checkpoint, class_names=names)
-    pixels = dataset if isinstance(dataset, Tensor) else load_batch(classifier, dataset)[0]
-    # A classifier wraps the network, as `model`; people know its layers without that.
+    if not isinstance(model, Model):
+        model = load_model(model, checkpoint=checkpoint, class_names=names)
+    pixels = dataset if isinstance(dataset, Tensor) else load_batch(model, dataset)[0]
+    # A model contains the network as `network`, which is no part of the names of its layers.
     layers = [
-        replace(layer, name=layer.name.removeprefix("model."), depth=max(0, layer.depth - 1))
-        for layer in _audit(classifier.module, pixels, offsets)
-        if layer.name != "model"
+        replace(layer, name=layer.name.removeprefix("network."), depth=max(0, layer.depth - 1))
+        for layer in _audit(model, pixels, offsets)
+        if layer.name != "network"
     ]
     return Audit(tuple(layers))
 
 
-def load_batch(classifier: Classifier, dataset: ImageSet, room: int = 0) -> tuple[Tensor, Tensor]:
-    """All images of a small data set as a model sees them, (B, C, H, W), and their labels.
+def load_batch(model: Model, dataset: ImageSet, margin: int = 0) -> tuple[Tensor, Tensor]:
+    """Load all images of a small data set.
 
-    With up to `room` pixels around the view, as many as the data has.
+    Args:
+        model: The model whose preprocessing applies.
+        dataset: The images.
+        margin: Largest margin around the view in pixels; smaller where the images end.
+
+    Returns:
+        Normalized images (B, C, H, W) and their labels.
     """
-    recipe, rendered = classifier.preprocessing, isinstance(dataset, RenderedSet)
-    finished = dataset.has_size(recipe.network_size)
+    recipe, rendered = model.preprocessing, isinstance(dataset, RenderedSet)
+    finished = dataset.has_size(recipe.size)
     geometry = geometry_for(recipe, finished=finished, rendered=rendered)
-    spare = room if rendered else min(room, (geometry.resize - geometry.view) // 2)
+    spare = margin if rendered else min(margin, (geometry.resize - geometry.view) // 2)
     geometry = replace(geometry, margin=max(spare, 0))
     batch = next(canvas_batches(dataset, geometry, batch_size=len(dataset), workers=0))
     return normalize(batch.canvas, recipe.mean, recipe.std), batch.labels

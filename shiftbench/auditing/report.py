@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, fields
 
 import pandas as pd
 
-from aft_models.repair import REMEDIES
+from aft_models.remedies import REMEDIES
 from shiftbench.auditing.causes import CAUSES
 
 NAMED = 3  # layers that a summary names of those that could not be judged

@@ -1,4 +1,4 @@
-"""What remedies would do to a network: what they change, how much they help, what they cost."""
+"""Trials of remedies on a network: changes, gains and cost."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from torch import Tensor, nn
 
 import aft_models
 from aft_models.errors import AftModelsError
-from aft_models.repair import REMEDIES, RepairReport, reports, untrained, view_margin
+from aft_models.remedies import REMEDIES
+from aft_models.remedies.context import RepairReport
+from aft_models.remedies.repair import reports
 from shiftbench.auditing.layers import load_batch
 from shiftbench.data import load_dataset, relabeled
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.metrics.base import read_cells
-from shiftbench.models import Classifier, load_model
+from shiftbench.models import Model, load_model
 from shiftbench.running.predict import predict_tables
 from shiftbench.shifts import SHIFTS
 from shiftbench.statistics import Score, wilson
@@ -28,8 +30,8 @@ from shiftbench.statistics import Score, wilson
 WHOLE, HALF = Offset(1.0, 1.0), Offset(0.5, 0.5)
 ROUNDS = 3  # forward passes whose median CPU time is compared
 PROBED = 8  # images that changes and cost are measured on, and that a forward pass takes at once
-CROPS = 2  # how far the camera moves, in whole pixels
-ROOM = 32  # pixels around the view that remedies and crops may use, where the data has them
+CROPS = 2  # max shift of crops in pixels
+MARGIN = 32  # largest margin in pixels that remedies and crops may use
 
 
 @dataclass(frozen=True)
@@ -40,80 +42,75 @@ class RepairTrial:
     ['100.0', '75.0']
     """
 
-    remedies: str  # "" is the network as it is
-    reports: tuple[RepairReport, ...] = ()  # what each remedy changed, and could not
+    remedies: str  # "" is the original network
+    reports: tuple[RepairReport, ...] = ()  # one per remedy
     whole: float = 0.0  # relative change of the logits under a cyclic shift by a whole pixel
     half: float = 0.0  # and by half a pixel, on both axes
-    cost: float = 1.0  # CPU time of a forward pass over that of the network as it is
-    images: int = 0  # how many it was tried on
-    right: tuple[int, ...] = ()  # how many are right at every crop up to 0, 1 and 2 px
-    refused: str = ""  # why the remedies do not apply
+    cost: float = 1.0  # CPU time of a forward pass relative to the original
+    images: int = 0  # number of images
+    right: tuple[int, ...] = ()  # images correctly classified at every crop up to 0, 1 and 2 px
+    refused: str = ""  # reason if the remedies do not apply
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """Right answers under crops of up to 0, 1 and 2 px; fewer, or none, where not measured."""
+        """Accuracy under crops up to 0, 1 and 2 px; fewer scores if the margin is smaller."""
         return tuple(wilson(count, self.images) for count in self.right)
 
     @property
     def changed(self) -> int:
-        """How many layers were changed."""
+        """Number of changed layers."""
         return sum(len(report.changed) for report in self.reports)
 
     @property
     def unchanged(self) -> int:
-        """How many layers, or lines of code, could not be."""
+        """Number of layers or lines of code that could not be changed."""
         return sum(len(report.unchanged) for report in self.reports)
 
     @property
-    def new_parameters(self) -> int:
-        """Parameters that the network did not have."""
-        return sum(report.new_parameters for report in self.reports)
-
-    @property
     def needs_finetuning(self) -> bool:
-        """Whether its accuracy is not to be trusted before more training."""
+        """True if the accuracy is low before more training."""
         return any(report.needs_finetuning for report in self.reports)
 
 
 def repair(
-    model: str | Classifier,
+    model: str | Model,
     *,
     remedies: Sequence[str] = (),
     data: str | None = None,
     images: int = PROBED,
     checkpoint: Path | None = None,
 ) -> list[RepairTrial]:
-    """Tries remedies on a model: which apply, what each changes, how much it helps and costs.
+    """Try remedies on a model: changed layers, gains and cost of each.
 
     To use a remedy, name it with the model (`timm:resnet50+circular+aps`) or call
-    `aft_models.repair(module, ...)`.
+    `aft_models.repair(module, "circular+aps")`.
 
     Args:
         model: A name as for `shiftbench run`, or a loaded model, without remedies.
         remedies: Each a text such as `aps` or `circular+aps`. Default: every remedy, and every way
             to sub-sample together with circular padding.
-        data: Images to use, as for `shiftbench run`; right answers are counted too, clean and under
-            crops by up to 2 px. Default: the images of `scenes`, without labels.
-        images: How many.
+        data: Images, as for `shiftbench run`; accuracy is measured too, clean and under crops up
+            to 2 px. Default: the images of `scenes`, without labels.
+        images: Number of images.
         checkpoint: Weights for a model given by its name.
 
     Returns:
-        The model as it is, then a trial per text.
+        A trial of the original model, then one per text.
 
-    >>> plain, steady = repair("xcit_pico_6_p8.scenes", remedies=["canonical"], images=2)
-    >>> steady.whole < 1e-3 < plain.whole
+    >>> original, repaired = repair("xcit_pico_6_p8.scenes", remedies=["canonical"], images=2)
+    >>> repaired.whole < 1e-3 < original.whole
     True
     """
     classifier = load_model(model, checkpoint=checkpoint) if isinstance(model, str) else model
-    if classifier.parts.get("remedies"):
+    if classifier.identity.remedies:
         raise UsageError(f"{classifier.name} has remedies already: give the model without them")
     dataset = load_dataset(data or "scenes", limit=images)
     if data is not None:
         dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
-    canvas, labels = load_batch(classifier, dataset, ROOM)
+    canvas, labels = load_batch(classifier, dataset, MARGIN)
     margin = (canvas.shape[-1] - classifier.preprocessing.input_size) // 2
     return try_remedies(
-        classifier.network,
+        classifier.layers,
         canvas,
         remedies or _all_remedies(),
         margin=margin,
@@ -122,11 +119,11 @@ def repair(
 
 
 def _all_remedies() -> list[str]:
-    """Each alone, and each way to sub-sample with circular padding, where it brings none."""
+    """List each remedy alone, and sampling remedies together with circular padding."""
     pairs = [
         f"circular+{remedy.name}"
         for remedy in REMEDIES.values()
-        if remedy.group == "sampling" and "border" not in remedy.treats and not remedy.learns
+        if remedy.group == "sampling" and "border" not in remedy.treats
     ]
     return [*REMEDIES, *pairs]
 
@@ -139,11 +136,11 @@ def try_remedies(
     margin: int = 0,
     labels: Tensor | None = None,
 ) -> list[RepairTrial]:
-    """Tries remedies on copies of a network in eval mode; the first trial is of the network itself.
+    """Try remedies on copies of a network in eval mode; the first trial is of the network itself.
 
-    All see the same normalized canvas, (B, C, H, W), with `margin` pixels on each side beyond what
-    the network sees. Changes and cost are of the first few images; right answers are counted of
-    all, where there are labels.
+    All are given the same normalized canvas (B, C, H, W), with a margin of `margin` pixels around
+    the network's view. Changes and cost are those of the first few images; accuracy is measured on
+    all if there are labels.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> before, after = try_remedies(net.eval(), torch.rand(2, 3, 8, 8), ["circular+aps"])
@@ -156,16 +153,17 @@ def try_remedies(
         repaired, refused = network, ""
         try:
             if text:
-                repaired = aft_models.repair(network, *text.split("+"), image=image[:1]).eval()
+                repaired = aft_models.repair(network, text, input_size=image.shape[-1]).eval()
         except AftModelsError as error:
             refused = str(error)
-        room = margin - view_margin(repaired)
-        if room < 0:
-            refused = f"needs {view_margin(repaired)} pixels around the view, there are {margin}"
+        needed = sum(report.margin for report in reports(repaired))
+        if needed > margin:
+            refused = f"needs a margin of {needed} pixels around the view, got {margin}"
         if refused:
             trials.append(RepairTrial(text, refused=refused))
         else:
-            trials.append(_examine(text, repaired, lambda: network(first), canvas, room, labels))
+            left = margin - needed
+            trials.append(_examine(text, repaired, lambda: network(first), canvas, left, labels))
     return trials
 
 
@@ -183,12 +181,12 @@ def _examine(
     cyclic = SHIFTS.get("cyclic").views(probed, 0)
     logits = network(probed)
     cost = 1.0
-    if text:  # in turns, since a busy machine is not equally busy all the time
+    if text:  # in turns, since the load of the machine changes
         ratios = (_seconds(lambda: network(probed)) / _seconds(run_original) for _ in range(ROUNDS))
         cost = median(ratios)
     whole, half = (relative_change(network(cyclic(offset)), logits) for offset in (WHOLE, HALF))
     right: tuple[int, ...] = ()
-    if labels is not None and not untrained(network):
+    if labels is not None:
         metric = Adversarial("crop", min(margin, CROPS), "1")
         tables = predict_tables(
             network, canvas, labels.tolist(), [metric], margin=margin, batch_size=PROBED
@@ -199,9 +197,9 @@ def _examine(
 
 
 def relative_change(logits: Tensor, before: Tensor) -> float:
-    """How far logits (B, classes) moved, relative to their size.
+    """Return the relative change of logits (B, classes).
 
-    What all classes have in common changes no answer, so it is taken away first.
+    The mean over the classes changes no prediction, so it is subtracted first.
 
     >>> before = torch.tensor([[3.0, 1.0]])
     >>> relative_change(torch.tensor([[2.0, 2.0]]), before)
@@ -214,7 +212,7 @@ def relative_change(logits: Tensor, before: Tensor) -> float:
 
 
 def _seconds(run: Callable[[], object]) -> float:
-    """CPU time of a forward pass."""
+    """Measure the CPU time of a forward pass."""
     began = time.process_time()
     run()
     return time.process_time() - began

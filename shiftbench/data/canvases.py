@@ -17,7 +17,7 @@ from shiftbench.errors import DataError, UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shiftbench.preprocessing import Geometry
+    from shiftbench.geometry import Geometry
 
 CHUNK = 4  # images a worker decodes before it hands them over
 AHEAD = 4  # chunks every worker may be ahead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,7 +21,7 @@ from shiftbench.statistics import Score, mean_score
 from shiftbench.tables import Cells
 
 if TYPE_CHECKING:
-    from shiftbench.preprocessing import Geometry
+    from shiftbench.geometry import Geometry
     from shiftbench.running.job import Settings
 
 FAMILY = "adversarial"
@@ -64,6 +65,8 @@ class Adversarial(Metric):
 
     @override
     def margin(self) -> int:
+        if self.attack not in ATTACKS:  # of a record whose plug-in is not loaded
+            return math.ceil(self.grid.reach)
         return SHIFTS.get(ATTACKS.get(self.attack).shift).margin(self.grid)
 
     @override

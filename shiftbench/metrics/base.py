@@ -19,7 +19,7 @@ from shiftbench.statistics import Score, mean_score
 from shiftbench.tables import Cells, Tables
 
 if TYPE_CHECKING:
-    from shiftbench.preprocessing import Geometry
+    from shiftbench.geometry import Geometry
     from shiftbench.running.job import Settings
 
 Outcomes = dict[ScoreName, NDArray[np.float64]]  # a number in [0, 1] per image; NaN: not known

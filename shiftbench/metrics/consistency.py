@@ -18,7 +18,7 @@ from shiftbench.scores import ScoreName
 from shiftbench.tables import Cells
 
 if TYPE_CHECKING:
-    from shiftbench.preprocessing import Geometry
+    from shiftbench.geometry import Geometry
     from shiftbench.running.job import Settings
 
 FAMILY, CHANGE = "consistency", "change"

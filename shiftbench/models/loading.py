@@ -1,9 +1,10 @@
-"""From a model name to a classifier."""
+"""From a model's name to a model."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,194 +12,244 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import aft_models
+from aft_models.cards import list_weights
+from aft_models.checkpoint import Weights, load_state, read_carded, read_weights
 from aft_models.classifier import replace_classifier
 from aft_models.errors import AftModelsError
-from aft_models.repair import untrained, view_margin
+from aft_models.preprocessing import ASSUMED, Preprocessing
+from aft_models.remedies import RemedySpec, join_remedies
+from aft_models.remedies.context import RepairReport
+from aft_models.remedies.inputs import build_inputs
+from aft_models.remedies.repair import misfit_message, repair_layers, require_layers
 from shiftbench.errors import ModelError, UsageError
-from shiftbench.identity import plugin_parts
-from shiftbench.models.checkpoint import Weights, load_state, read_weights
-from shiftbench.models.classifier import Classifier, as_classifier, logits_of
-from shiftbench.models.names import EXPORTED, ModelSpec, parse_model
-from shiftbench.models.sources import SOURCES, building
+from shiftbench.identity import Identity, plugin_digests
+from shiftbench.models.model import Model, read_logits
+from shiftbench.models.names import EXPORTED, ModelName, parse_model
+from shiftbench.models.sources import TITLES, Built, Request, clear_errors, get_source
+from shiftbench.models.transforms import read_preprocessing
 
 log = logging.getLogger(__name__)
 
 
 def load_model(
-    model: str | ModelSpec,
+    text: str | ModelName,
     *,
     checkpoint: str | Path | None = None,
     strip_prefix: str | None = None,
-    class_names: Sequence[str] = (),
-) -> Classifier:
-    """Loads a model by its name.
+    class_names: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Model:
+    """Load a model by its name.
 
     Args:
-        model: `xcit_nano_12_p16_af.TAG` (bundled), a folder exported by training, `timm:NAME`,
-            `tv:NAME`, `hf:REPO_OR_DIR`, `FILE.onnx` or `FILE.py:FUNCTION`; `,key=value` adds
-            options, remedies may follow (`timm:resnet50+circular+aps`), and `NAME=` in front says
-            what records call it.
+        text: `xcit_nano_12_p16_af.TAG` (bundled), a folder exported by training, `timm:NAME`,
+            `tv:NAME`, `hf:REPO_OR_DIR`, `zeroshot:REPO_OR_DIR`, `FILE.onnx`, a TorchScript file or
+            `FILE.py:FUNCTION`; `,key=value` adds options, remedies may follow
+            (`timm:resnet50+circular+aps`), and `NAME=` in front sets the name in records.
         checkpoint: Weights to load instead of the source's own: a file, or a folder that training
-            exported, whose card then says how many classes and which images.
-        strip_prefix: Take those keys of the checkpoint that begin so: `student.`.
-        class_names: Of the data, by index, for models that have no classes of their own
-            (`zeroshot:` and `knn:`).
+            exported, whose card then contains the classes and the preprocessing.
+        strip_prefix: Take the keys of the checkpoint that begin with this prefix: `student.`.
+        class_names: Classes of the data, by index, for zero-shot models.
+        seed: Seed of random weights.
 
     >>> load_model("xcit_pico_6_p8.scenes").num_classes
     12
 
     Raises:
-        UsageError: The name or an option is not known.
+        UsageError: The name or an option is unknown, or a remedy does not fit the network.
         ModelError: The weights are not available, or do not fit.
     """
-    spec = replace(parse_model(model), class_names=tuple(class_names))
-    if checkpoint is not None:
-        classifier = _load_weights(spec, read_weights(Path(checkpoint)), strip_prefix)
-    elif spec.source == EXPORTED:
-        classifier = _load_exported(spec)
-    else:
-        classifier = repaired(_load(spec), spec.remedies)
-    return replace(classifier, name=spec.label or classifier.name)
+    name = parse_model(text)
+    with clear_errors(name.text):
+        weights = _find_weights(name, checkpoint)
+        card = weights.card if weights else None
+        name = _network_name(name, weights)
+        request = Request(
+            weights is None, options=name.options, class_names=tuple(class_names or ())
+        )
+        if card is not None:
+            options = {**name.options, **card.switches}
+            request = replace(
+                request, classes=card.num_classes, size=card.input_size, options=options
+            )
+        built, preprocessing = _build(name, request, seed)
+        if weights is not None:
+            if not isinstance(built.network, nn.Module):
+                raise UsageError(
+                    f"expected a PyTorch network for the weights of {weights.origin}, got a "
+                    f"{type(built.network).__name__} from {name.public_name()}: leave "
+                    "--checkpoint out"
+                )
+            load_state(built.network, weights, strip_prefix)
+        if card is not None:
+            preprocessing = replace(card.preprocessing, bgr=preprocessing.bgr)
+            built = replace(built, class_names=card.class_names)
+        return _repaired(name, built, preprocessing)
 
 
 def build_model(
-    model: str | ModelSpec,
+    text: str | ModelName,
     *,
     classes: int | None = None,
     size: int | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
-) -> Classifier:
-    """Builds a model by its name, remedies included, without trained weights.
+) -> Model:
+    """Build a model by its name, remedies included, with random weights, for training.
+
+    The network itself returns its logits alone and takes RGB images.
 
     Args:
-        model: As for `load_model`.
-        classes: The classifier gets so many outputs; by default its own.
-        size: Side of the images it shall take, in pixels; by default its own.
-        seed: Of the random weights.
+        text: As for `load_model`.
+        classes: Outputs of the classifier. Default: the source's own number.
+        size: Side of the images in pixels. Default: the source's own.
+        seed: Seed of the random weights.
         options: Added to those of the name.
 
     >>> build_model("timm:resnet10t+circular+aps", classes=5, size=64).num_classes
     5
     """
-    spec = parse_model(model)
-    spec = replace(
-        spec,
-        pretrained=False,
-        classes=classes,
-        size=size,
-        seed=seed,
-        options={**spec.options, **(options or {})},
-    )
-    built = _load(spec)
-    with building(spec):
-        built.network.register_forward_hook(_logits_alone)
-        # Not left to timm, whose start for a few classes has logits ten times as large.
-        if classes is not None and replace_classifier(
-            built.network, classes, size=built.preprocessing.input_size
-        ):
-            built = _rebuilt(built, built.network)
-        return repaired(built, spec.remedies, trained=False)
+    name = parse_model(text)
+    if name.source == EXPORTED:
+        Request(pretrained=False).require_own_weights(name.text)
+    request = Request(False, classes, size, {**name.options, **(options or {})})
+    with clear_errors(name.text):
+        built, preprocessing = _build(name, request, seed)
+        network = built.network
+        if isinstance(network, nn.Module):
+            if preprocessing.bgr:
+                network.register_forward_pre_hook(_blue_first)
+                preprocessing = replace(preprocessing, bgr=False)
+            network.register_forward_hook(_logits_alone)
+        return _repaired(name, built, preprocessing)
 
 
-def _load(spec: ModelSpec) -> Classifier:
-    """The model of a name that was taken apart; without its remedies, as a rule."""
-    if spec.source == EXPORTED:
-        spec.require_own_weights()
-    source = SOURCES.get(spec.source)
-    model = source.load(spec)
-    if model.preprocessing.origin == "assumed":
+def _find_weights(name: ModelName, checkpoint: str | Path | None) -> Weights | None:
+    """Return the weights that a name or a command refers to; None: the source's own."""
+    if checkpoint is not None:
+        return read_weights(Path(checkpoint))
+    if name.source == EXPORTED:
+        return read_weights(Path(name.name))
+    options = dict(name.options)
+    if name.source != "bundled" or name.name not in list_weights():
+        return None
+    if options.pop("pretrained", True) is not True:
+        return None
+    if options:
+        raise UsageError(
+            f"the card of {name.text} contains the settings of the model: leave "
+            f"{', '.join(options)} out"
+        )
+    return read_carded(name.name)
+
+
+def _network_name(name: ModelName, weights: Weights | None) -> ModelName:
+    """Return the name of the network that the weights are of."""
+    if weights is None or (weights.card is None and name.source != EXPORTED):
+        return name
+    if weights.card is None:
+        raise ModelError(
+            f"expected the weights of one model with their card in {name.name}: name the folder "
+            "that training exported"
+        )
+    if name.source == EXPORTED:  # the card names the network, and the remedies of its training
+        remedies = list(map(str, name.remedies))
+        label = name.label or "+".join([weights.card.name, *remedies])
+        return replace(parse_model("+".join([weights.card.architecture, *remedies])), label=label)
+    ours, theirs = name.architecture, parse_model(weights.card.architecture).architecture
+    if ours != theirs:
+        raise ModelError(
+            f"expected weights of {ours}, got weights of {theirs} in {weights.origin}: name the "
+            f"network with --model {theirs}"
+        )
+    return name
+
+
+def _build(name: ModelName, request: Request, seed: int) -> tuple[Built, Preprocessing]:
+    """Let the source build the network; replace its classifier if another is requested."""
+    source = get_source(name.source)
+    with _seeded(seed):
+        built = source.build(name, request)
+    built = replace(built, code={**built.code, **plugin_digests(source)})
+    preprocessing = read_preprocessing(built.preprocessing, name.public_name())
+    preprocessing = preprocessing.at_size(request.size)
+    if request.classes is not None and isinstance(built.network, nn.Module):
+        # Not left to timm, whose initial logits of a few classes are ten times as large.
+        handle = built.network.register_forward_hook(_logits_alone)
+        with _seeded(seed):
+            replace_classifier(built.network, request.classes, size=preprocessing.size)
+        handle.remove()
+        built = replace(built, class_names=())  # those of the weights that follow, or none
+    if preprocessing.origin == ASSUMED:
         log.warning(
-            "%s names no mean and std: ImageNet's are assumed; name them with `return model, "
+            "%s names no mean and std: ImageNet's are assumed. Name them with `return model, "
             '{"input_size": %d, "mean": ..., "std": ...}` (FILE.py), ,mean=0.5,std=0.5 (onnx:), or '
             "preprocessor_config.json (hf:)",
-            model.name,
-            model.preprocessing.input_size,
+            name.public_name(),
+            preprocessing.size,
         )
-    return model.with_code(plugin_parts(source))
+    return built, preprocessing
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Fix the seed of random weights; the caller's random state does not change.
+
+    Every process of a run and every resumed run must have the same network.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _repaired(name: ModelName, built: Built, preprocessing: Preprocessing) -> Model:
+    """Apply the remedies and run the model once."""
+    layers = [spec for spec in name.remedies if not spec.remedy.input]
+    written: tuple[RepairReport, ...] = ()
+    image = torch.zeros(1, 3, preprocessing.size, preprocessing.size)
+    if layers:
+        try:
+            require_layers(built.network, layers)
+            assert isinstance(built.network, nn.Module)
+            written, _ = repair_layers(built.network, layers, image)
+        except AftModelsError as error:
+            raise UsageError(f"{name}: {error}") from error
+    try:
+        return Model(
+            built.network,
+            preprocessing,
+            name=str(name),
+            source=TITLES.get(name.source, name.source),
+            remedies=build_inputs(name.remedies),
+            class_names=built.class_names,
+            identity=Identity(built.weights, join_remedies(name.remedies), built.code),
+            parameters=built.parameters,
+        )
+    except ModelError as error:
+        raise _explained(error, name, built.network, layers, written, image) from error
+
+
+def _explained(
+    error: ModelError,
+    name: ModelName,
+    network: object,
+    layers: Sequence[RemedySpec],
+    written: Sequence[RepairReport],
+    image: Tensor,
+) -> Exception:
+    """Return the error of a model that does not run, with the obstacles of its remedies."""
+    if not any(report.unchanged for report in written):
+        return error
+    assert isinstance(network, nn.Module)
+    return UsageError(f"{name}: {misfit_message(network, layers, written, image, str(error))}")
 
 
 def _logits_alone(_: nn.Module, __: Any, output: Any) -> Tensor:
-    """A hook for training, which takes the network itself: it returns its logits alone."""
-    return logits_of(output)
+    """Return the logits alone: a forward hook."""
+    return read_logits(output)
 
 
-def repaired(plain: Classifier, remedies: str, *, trained: bool = True) -> Classifier:
-    """A copy of a model with remedies such as `circular+aps`.
-
-    Raises:
-        ModelError: A learned remedy lacks its trained weights, and `trained` asks for them.
-        UsageError: A remedy does not fit the model, or it is no network of PyTorch.
-    """
-    if remedies in ("", plain.parts["remedies"]):  # none, or the source's own work
-        return plain
-    size = plain.preprocessing.input_size
-    try:
-        module = aft_models.repair(
-            plain.network, *remedies.split("+"), image=torch.zeros(1, 3, size, size)
-        )
-    except AftModelsError as error:
-        raise UsageError(f"{plain.name}+{remedies}: {error}") from error
-    better = _rebuilt(
-        plain,
-        module,
-        name=f"{plain.name}+{remedies}",
-        digest=plain.parts["weights"],
-        remedies=remedies,
-    )
-    if trained:
-        _require_trained(better)
-    return better
-
-
-def _rebuilt(plain: Classifier, module: nn.Module, **changes: Any) -> Classifier:
-    """A classifier of a changed network, with all else that is known of the model."""
-    recipe = plain.preprocessing.widened(view_margin(module))
-    kept = {"name": plain.name, "remedies": plain.parts["remedies"], **changes}
-    known: Any = {"source": plain.source, "class_names": plain.class_names, "code": plain.code}
-    return as_classifier(module, recipe, **known, **kept)
-
-
-def _require_trained(model: Classifier) -> None:
-    """Refuses a model that answers at random, since nothing filled what its remedy must learn."""
-    lacking = untrained(model.module)
-    if lacking:
-        raise ModelError(
-            f"{model.name} has {len(lacking)} learned parameters that no weights fill (such as "
-            f"{lacking[0].removeprefix('model.')}): train it, or give weights of it with "
-            "--checkpoint"
-        )
-
-
-def _load_weights(spec: ModelSpec, weights: Weights, strip_prefix: str | None = None) -> Classifier:
-    """A model with weights from a file; a card beside them says what they are of, and for."""
-    card = weights.card
-    if card is None:
-        built = build_model(spec)
-    else:
-        ours, theirs = spec.architecture, parse_model(card.architecture).architecture
-        if theirs != ours:
-            raise ModelError(f"{weights.origin} holds the weights of {theirs}, not of {ours}")
-        built = build_model(
-            spec, classes=card.num_classes, size=card.input_size, options=card.switches
-        )
-        assert weights.preprocessing is not None
-        built = replace(built, preprocessing=weights.preprocessing, class_names=card.class_names)
-    load_state(built.network, weights, strip_prefix)
-    loaded = _rebuilt(built, built.network)
-    _require_trained(loaded)
-    return loaded
-
-
-def _load_exported(spec: ModelSpec) -> Classifier:
-    """The one set of weights in a folder that training wrote; its card names the model."""
-    weights = read_weights(Path(spec.name))
-    if weights.card is None:
-        raise ModelError(
-            f"expected the weights of one model with their card in {spec.name}: name the folder "
-            "that training exported"
-        )
-    remedies = f"+{spec.remedies}" if spec.remedies else ""
-    loaded = _load_weights(parse_model(f"{weights.card.architecture}{remedies}"), weights)
-    return replace(loaded, name=f"{weights.card.name}{remedies}")
+def _blue_first(_: nn.Module, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Reverse the channels: a forward pre-hook."""
+    first, *rest = images
+    return first.flip(1), *rest

@@ -1,239 +1,251 @@
-"""What a transform does to an image, found out by trying it.
+"""The preprocessing of a model, from a mapping, a transform or an image processor.
 
-Image processors of transformers and transforms of torchvision, timm or the user's own differ in
-more than their settings say: channels are flipped, scaled twice, cropped by a rule of one class
-alone. So the transform itself is given a few images; what it does is expressed as a `Preprocessing`
-and checked against its outputs. One that resizes, crops or colors in another way is refused: shifts
-happen between the crop and the normalization.
+The fields of the steps are read, and one image is compared with the transform's own output. Shifts
+happen between the crop and the normalization: a transform that does anything else is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
+from aft_models.errors import AftModelsError
+from aft_models.preprocessing import ASSUMED, Preprocessing, cropped_from, square
 from shiftbench.errors import ModelError, first_line
-from shiftbench.preprocessing import CROP_CORNERS, Geometry, Preprocessing, as_preprocessing
+from shiftbench.geometry import geometry_for
 
-Output = NDArray[np.float64]  # (3, H, W)
-
-FILTERS = ("bilinear", "bicubic", "lanczos", "nearest", "box", "hamming")
-REPEATS = 8  # of one image, in which a random transform shows
-TOLERANCE = 0.6  # mean difference in levels of 255: resizing in PIL and in torch rounds differently
-
-
-@dataclass(frozen=True)
-class _Reordered:
-    """A hook that reorders the channels of images."""
-
-    channels: tuple[int, ...]
-
-    def __call__(self, _: nn.Module, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        first, *rest = images
-        return first[:, list(self.channels)], *rest
+FIELDS = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")  # of a mapping
+FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in the order of PIL
+# Steps that change the container of the pixels alone.
+CONVERSIONS = (
+    "ToTensor", "MaybeToTensor", "PILToTensor", "MaybePILToTensor", "ToImage", "ToDtype",
+    "ConvertImageDtype", "ToPureTensor", "RGB",
+)  # fmt: skip
+TOLERANCE = 0.6  # mean difference in levels of 255: PIL and torch round differently
 
 
-@dataclass(frozen=True)
-class _Colors:
-    """output = slope x + offset, per channel, where x in [0, 1] is the channel `source` of RGB."""
-
-    source: NDArray[np.intp]  # (3,), as the others
-    slope: Output
-    offset: Output
-
-    def undo(self, output: Output) -> Output:
-        """The RGB levels, 0..255, that an output was made of."""
-        offset, slope = self.offset[:, None, None], self.slope[:, None, None]
-        return (255 * (output - offset) / slope)[np.argsort(self.source)]
-
-    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and std of red, green and blue that say the same."""
-        order = np.argsort(self.source)
-        mean, std = -self.offset / self.slope, 1 / self.slope
-        return tuple(map(_short, mean[order])), tuple(map(_short, std[order]))
-
-
-def preprocessing_for(
-    model: Any, given: Any, name: str, default: Preprocessing | None = None
+def read_preprocessing(
+    value: Any, name: str, default: Preprocessing | None = None
 ) -> Preprocessing:
-    """Reads what a user says of a model's images: a preprocessing, a mapping, or a transform.
+    """Read the preprocessing of a model.
 
-    `name` is for errors; `default` has the fields that a mapping leaves out.
+    Args:
+        value: A `Preprocessing`; a mapping with any of `input_size` (a number, (S, S) or
+            (3, S, S)), `mean` and `std` (one number or three, of pixels in [0, 1]),
+            `interpolation`, `crop_pct` and `crop_mode`; a transform of torchvision or timm from a
+            PIL image to a tensor; or an image processor of transformers.
+        name: The model, for errors.
+        default: The fields that a mapping lacks: 224 px and ImageNet's statistics by default.
+
+    >>> read_preprocessing({"input_size": (3, 96, 96), "mean": 0.5, "std": 0.25}, "mine").std
+    (0.25, 0.25, 0.25)
+
+    Raises:
+        ModelError: A field is invalid, or the transform has steps that cannot be expressed.
     """
-    if isinstance(given, Preprocessing | Mapping):
-        return as_preprocessing(given, default)
-    if not callable(given):
-        raise ModelError(
-            f"expected the preprocessing of {name} as a mapping such as "
-            f'{{"input_size": 224, "mean": 0.5, "std": 0.5}}, or as a transform from a PIL image '
-            f"to a tensor; got a {type(given).__name__}"
-        )
-    return learn(given, name, model)
-
-
-def learn(transform: Callable[..., Any], name: str, model: Any = None) -> Preprocessing:
-    """Finds out what a transform does: a callable, or an image processor of transformers.
-
-    A module that expects another order of channels is made to take red, green, blue.
-    """
-    trial = _Trial(transform, name)
-    view = trial.view()
-    colors = trial.colors(view)
-    resize, mode = trial.resize(view, colors)
-    interpolation, resize, corner = trial.details(view, colors, resize, mode)
-    mean, std = colors.statistics()
-    if colors.source.tolist() != [0, 1, 2]:
-        if not isinstance(model, nn.Module):
-            raise ModelError(f"the transform of {name} reorders channels: do that in the model")
-        model.register_forward_pre_hook(_Reordered(tuple(colors.source.tolist())))
-    return Preprocessing(
-        view,
-        mean,
-        std,
-        interpolation,
-        crop_pct=view / resize,
-        crop_mode=mode,
-        crop_corner=corner,
-        origin=type(transform).__name__,
+    if isinstance(value, Preprocessing):
+        return value
+    try:
+        if isinstance(value, Mapping):
+            return _from_mapping(value, default or Preprocessing(224, origin=ASSUMED))
+        if callable(value):
+            return _from_transform(value, name)
+    except AftModelsError as error:
+        raise ModelError(str(error)) from error
+    raise ModelError(
+        f"expected the preprocessing of {name} as a mapping such as "
+        f'{{"input_size": 224, "mean": 0.5, "std": 0.5}}, or as a transform from a PIL image to a '
+        f"tensor, got a {type(value).__name__}: return one of them"
     )
 
 
-@dataclass(frozen=True)
-class _Trial:
-    transform: Callable[..., Any]
-    name: str
-
-    def view(self) -> int:
-        """The side of what it yields, which must be one square for every image."""
-        shapes = {self.run(Image.new("RGB", size)).shape for size in ((300, 200), (200, 300))}
-        channels, height, width = shapes.pop()
-        if shapes or channels != 3 or height != width:
-            raise self.refusal("yields no square of fixed size with three channels")
-        return int(height)
-
-    def colors(self, view: int) -> _Colors:
-        """The map of colors, from images of a single one."""
-
-        def output(*color: int) -> NDArray[np.float64]:
-            pixels = self.run(Image.new("RGB", (view, view), color))
-            if np.ptp(pixels, axis=(1, 2)).max() > 1e-4 * max(1.0, np.abs(pixels).max()):
-                raise self.refusal("adds a border to images")
-            return pixels[:, 0, 0]
-
-        black = output(0, 0, 0)
-        response = np.stack([output(255, 0, 0), output(0, 255, 0), output(0, 0, 255)], 1)
-        response -= black[:, None]  # (channels out, channels in)
-        source = response.argmax(1)
-        slope = response.max(1)
-        clean = np.zeros_like(response)
-        clean[np.arange(3), source] = slope
-        middle = output(51, 102, 204)
-        straight = black + slope * (np.array([51, 102, 204]) / 255)[source]
-        close = 1e-4 * np.abs(response).max()
-        if (
-            sorted(source) != [0, 1, 2]
-            or slope.min() <= 0
-            or np.abs(response - clean).max() > close
-            or np.abs(middle - straight).max() > close
-        ):
-            raise self.refusal("does more to colors than to scale and offset each")
-        return _Colors(source, slope, black)
-
-    def resize(self, view: int, colors: _Colors) -> tuple[int, str]:
-        """About what the shorter side is resized to, and what that does to the longer one."""
-        resize, mode = self.resize_of(_sides(view), view, colors)
-        larger, _ = self.resize_of(_sides(2 * view), view, colors)
-        if abs(larger / resize - 1) > 0.02:
-            raise self.refusal("crops images that it does not resize")
-        return resize, mode
-
-    def resize_of(self, sides: tuple[int, int], view: int, colors: _Colors) -> tuple[int, str]:
-        """The same, for an image of one size."""
-        short, long = sides
-        down, right = np.linspace(0, 255, short)[:, None], np.linspace(0, 255, long)
-        rows, columns = (
-            self.scale(np.broadcast_to(ramp, (short, long)), axis, view, colors)
-            for axis, ramp in enumerate((down, right))
+def _from_mapping(given: Mapping[str, Any], default: Preprocessing) -> Preprocessing:
+    unknown = sorted(map(str, set(given) - set(FIELDS)))
+    if unknown:
+        raise ModelError(
+            f"expected the fields {', '.join(FIELDS)} of a preprocessing, got "
+            f"{', '.join(unknown)}: remove them"
         )
-        if abs(columns / rows - short / long) < 0.02:
-            return round(rows * short), "squash"
-        if abs(columns / rows - 1) < 0.02:
-            return round(rows * short), "center"
-        raise self.refusal("resizes in a way of its own")
+    read = default.at_size(square(given.get("input_size", default.size)))
+    mean, std = (
+        _per_channel(key, given.get(key, getattr(default, key))) for key in ("mean", "std")
+    )
+    if min(std) <= 0:
+        raise ModelError(f"expected std of each channel above 0, got {std}: correct it")
+    resize = read.resize
+    if "crop_pct" in given:
+        resize = cropped_from(read.size, float(given["crop_pct"]))
+    return replace(
+        read,
+        mean=mean,
+        std=std,
+        interpolation=_word(given.get("interpolation", default.interpolation)),
+        resize=resize,
+        squash=given["crop_mode"] == "squash" if "crop_mode" in given else default.squash,
+        origin="given" if {"mean", "std"} <= given.keys() else default.origin,
+    )
 
-    def scale(self, levels: NDArray[Any], axis: int, view: int, colors: _Colors) -> float:
-        """By how much an image grows along an axis: a ramp of gray levels becomes flatter."""
-        image = Image.fromarray(np.repeat(levels.round()[..., None], 3, 2).astype(np.uint8))
-        profile = colors.undo(self.run(image)).mean((0, 2 - axis))
-        inside = slice(view // 8, view - view // 8)  # filters see the border of the image
-        slope = np.polyfit(np.arange(view)[inside], profile[inside], 1)[0]
-        if not slope > 0:
-            raise self.refusal("resizes in a way of its own")
-        return float(255 / (levels.shape[axis] - 1) / slope)
 
-    def details(self, view: int, colors: _Colors, about: int, mode: str) -> tuple[str, int, str]:
-        """The filter, R and the corner of the crop that give the same pixels."""
-        short, long = _sides(view)
-        if mode == "center":  # half a pixel left over, which the two rules of the corner tell apart
-            ratio = about / short
-            sides = (side for side in range(long, 2 * long) if ratio * side % 1 < 0.4)
-            long = next((side for side in sides if (int(ratio * side) - view) % 4 == 3), long)
-        noise = np.random.default_rng(0).integers(0, 256, (short, long, 3), dtype=np.uint8)
-        image = Image.fromarray(noise)
-        output = self.run(image)
-        if any(not np.array_equal(output, self.run(image)) for _ in range(REPEATS)):
-            raise self.refusal("is random, as for training: give the transform of the evaluation")
-        seen = colors.undo(output)
+def _per_channel(key: str, value: float | Sequence[float]) -> tuple[float, ...]:
+    """Return three numbers from one or three."""
+    try:
+        numbers = [float(x) for x in ([value] if isinstance(value, int | float) else value)]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) not in (1, 3):
+        raise ModelError(f"expected {key} as one number or three, got {value!r}: correct it")
+    return tuple(numbers * 3 if len(numbers) == 1 else numbers)
 
-        def error(choice: tuple[str, int, str]) -> float:
-            interpolation, resize, corner = choice
-            geometry = Geometry(view, resize, 0, interpolation, crop_mode=mode, crop_corner=corner)
-            return float(np.abs(seen - geometry.canvas(image).numpy()).mean())
 
-        sizes = [resize for resize in (about, about - 1, about + 1) if resize >= view]
-        choices = list(product(FILTERS, sizes, CROP_CORNERS))
-        best = min(choices, key=error, default=None)
-        if best is None or error(best) > TOLERANCE:
-            raise self.refusal("resizes or crops in a way of its own")
-        return best
+def _word(interpolation: Any) -> str:
+    return str(getattr(interpolation, "value", interpolation))  # torchvision's modes are enums
 
-    def run(self, image: Image.Image) -> Output:
-        """What the transform makes of an image."""
-        if hasattr(self.transform, "model_input_names"):  # an image processor of transformers
-            batch = self.transform(images=image, return_tensors="pt").get("pixel_values")
-            pixels = batch[0] if batch is not None else None
+
+def _from_transform(transform: Callable[..., Any], name: str) -> Preprocessing:
+    """Read the fields of a transform, and compare one image."""
+    kind = type(transform).__name__
+    try:
+        if _is_processor(transform):
+            read = _from_processor(transform)
         else:
-            try:
-                pixels = self.transform(image)
-            except Exception as error:
-                raise self.refusal(f"fails on a PIL image ({first_line(error)})") from error
-        if not isinstance(pixels, Tensor) or pixels.ndim != 3:
-            raise self.refusal("yields no images")
-        output: Output = pixels.double().numpy()
-        return output
-
-    def refusal(self, problem: str) -> ModelError:
-        """The error for a transform that cannot be expressed."""
-        return ModelError(
-            f"{self.name} cannot be measured as its weights expect: its "
-            f"{type(self.transform).__name__} {problem}; return the model from a FILE.py:FUNCTION "
-            'with {"input_size": S, "mean": ..., "std": ...}, and do the rest in the model'
-        )
+            read = _from_steps(_flattened(transform))
+        read = replace(read, origin=kind)
+        difference = _difference(transform, read)
+    except Exception as error:  # of a transform, or of a field that another version lacks
+        reason = str(error) if isinstance(error, ModelError) else first_line(error)
+        raise _inexpressible(kind, name, reason) from error
+    if not difference <= TOLERANCE:
+        reason = f"its pixels differ by {difference:.2g} levels of 255 from those of its fields"
+        raise _inexpressible(kind, name, reason)
+    return read
 
 
-def _sides(view: int) -> tuple[int, int]:
-    """Height and width of a test image, of a size that no usual transform leaves as it is."""
-    short = 2 * round(0.65 * view)
-    return short, short * 3 // 2
+def _inexpressible(kind: str, name: str, reason: str) -> ModelError:
+    return ModelError(
+        f"cannot express the {kind} of {name} as resize, center crop and normalization: {reason}. "
+        'Return the model from a FILE.py:FUNCTION with {"input_size": S, "mean": ..., "std": ...}, '
+        "and do the rest in the model"
+    )
 
 
-def _short(value: float) -> float:
-    """Six digits: the outputs are single precision, and 0.485 shall stay 0.485."""
-    return float(f"{value:.6g}") + 0.0
+def _is_processor(transform: object) -> bool:
+    """Return True for an image processor of transformers."""
+    return hasattr(transform, "model_input_names")
+
+
+def _flattened(transform: Any) -> list[Any]:
+    """List the steps of a transform, those of nested ones included."""
+    steps = getattr(transform, "transforms", None)
+    return [transform] if steps is None else [s for step in steps for s in _flattened(step)]
+
+
+def _from_steps(steps: Sequence[Any]) -> Preprocessing:
+    """Read Resize, CenterCrop and Normalize of torchvision or timm."""
+    size, read = 0, Preprocessing(0, (0.0,) * 3, (1.0,) * 3)
+    for step in steps:
+        kind = type(step).__name__
+        if kind in ("Resize", "ResizeKeepRatio"):
+            sides = [step.size] if isinstance(step.size, int) else list(step.size)
+            size = square(sides)
+            read = replace(read, resize=size, squash=kind == "Resize" and len(sides) == 2)
+            read = replace(read, interpolation=_word(step.interpolation))
+        elif kind in ("CenterCrop", "CenterCropOrPad"):
+            size = square(step.size)
+        elif kind == "Normalize":
+            mean, std = (tuple(map(_number, getattr(step, key))) for key in ("mean", "std"))
+            read = replace(read, mean=mean, std=std)
+        elif kind == "ImageClassification":  # the transforms of torchvision's weights
+            read = of_weights(step)
+            size = read.size
+        elif kind not in CONVERSIONS and getattr(step, "__name__", "") != "_convert_to_rgb":
+            raise ModelError(f"expected Resize, CenterCrop and Normalize, got {kind}")
+    if not size:
+        raise ModelError("expected a Resize or CenterCrop to a fixed size, got none")
+    return replace(read, size=size)
+
+
+def of_weights(transforms: Any) -> Preprocessing:
+    """Read the transforms of torchvision's weights."""
+    return Preprocessing(
+        square(transforms.crop_size),
+        tuple(transforms.mean),
+        tuple(transforms.std),
+        _word(transforms.interpolation),
+        resize=min(transforms.resize_size),
+    )
+
+
+def _from_processor(processor: Any) -> Preprocessing:
+    """Read an image processor of transformers, with the special rules of a few classes."""
+    kind = type(processor).__name__
+    if hasattr(processor, "val_transforms"):  # a model of timm behind transformers
+        return _from_steps(_flattened(processor.val_transforms))
+
+    def field(key: str) -> Any:
+        return getattr(processor, key, None)
+
+    size, crop, fraction = field("size") or {}, field("crop_size") or {}, field("crop_pct")
+    resize = size.get("shortest_edge") or square((size["height"], size["width"]))
+    squash = "height" in size
+    side = square((crop["height"], crop["width"])) if crop and field("do_center_crop") else resize
+    if kind.startswith("ConvNext") and resize >= 384:  # squashed instead of cropped
+        squash, fraction = True, None
+    if kind.startswith("Levit"):
+        resize = int(256 / 224 * resize)
+    elif fraction:
+        resize = int(resize / fraction)
+    # A white pixel before the normalization; 1 after the usual rescaling.
+    white = 255 * processor.rescale_factor if processor.do_rescale else 255.0
+    mean, std = [0.0] * 3, [1.0] * 3
+    if field("do_normalize"):
+        mean, std = list(processor.image_mean), list(processor.image_std)
+    if field("rescale_offset"):  # EfficientNet rescales to [-1, 1]
+        mean = [x + 1 for x in mean]
+    if field("include_top"):  # EfficientNet divides by the deviation twice
+        std = [x * y for x, y in zip(std, processor.image_std, strict=True)]
+    return Preprocessing(
+        side,
+        tuple(x / white for x in mean),
+        tuple(x / white for x in std),
+        FILTERS[int(processor.resample)],
+        resize=resize,
+        squash=squash,
+        bgr=bool(field("do_flip_channel_order")),
+    )
+
+
+def _number(value: float | Tensor) -> float:
+    # timm stores float32 tensors: seven digits, since 0.229 must not become 0.22900000214.
+    return float(f"{float(value):.7g}") if isinstance(value, Tensor) else float(value)
+
+
+def _difference(transform: Any, read: Preprocessing) -> float:
+    """Return the mean difference between a transform and its fields, in levels of 255."""
+    short = 2 * round(0.65 * read.size) + 1  # a size that no usual transform leaves unchanged
+    ratio = read.own_resize / short
+    # Libraries round the corner of an odd crop differently. So the long side has an even remainder,
+    # and both corners are compared on the short side.
+    widths = range(3 * short // 2, 4 * short)
+    long = next(n for n in widths if (int(ratio * n) - read.size) % 2 == 0)
+    noise = np.random.default_rng(0).integers(0, 256, (short, long, 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    if _is_processor(transform):
+        output = transform(images=image, return_tensors="pt")["pixel_values"][0]
+    else:
+        output = transform(image)
+    if not isinstance(output, Tensor) or output.shape != (3, read.size, read.size):
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ModelError(f"expected an image of shape {(3, read.size, read.size)}, got {shape}")
+    output = output.flip(0) if read.bgr else output
+    mean, std = (torch.tensor(x).view(3, 1, 1) for x in (read.mean, read.std))
+    pixels, size = 255 * (output * std + mean), read.size
+    canvas = geometry_for(read, crop_pct="model", margin=1, pad="reflect").canvas(image)
+    tops = (1,) if (read.own_resize - size) % 2 == 0 else (0, 1)
+    views = [canvas[:, top : top + size, 1 : 1 + size] for top in tops]
+    return min(float((pixels - view).abs().mean()) for view in views)

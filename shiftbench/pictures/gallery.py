@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from shiftbench.data import DATA_SOURCES, ImageSet, RenderedSet, canvas_batches, load_dataset
 from shiftbench.errors import DataError, RecordError, UsageError
+from shiftbench.geometry import Geometry
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.pictures.show import reach
-from shiftbench.preprocessing import Geometry
 from shiftbench.records.compare import shared
 from shiftbench.records.result import Result, image_ids
 from shiftbench.registry import unknown_name

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from shiftbench.data.images import read_image
 from shiftbench.errors import UsageError
+from shiftbench.geometry import PAPER_RATIO, Geometry
 from shiftbench.grid import ORIGIN, Grid, Offset
-from shiftbench.preprocessing import PAPER_RATIO, Geometry
 from shiftbench.shifts import ATTACKS, SHIFTS
 
 DEFAULT_OFFSETS: Mapping[str, Offset] = {

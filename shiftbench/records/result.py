@@ -317,7 +317,7 @@ def derive_result(
         requests: Metrics, each on the first images; one whose images are not all known has no
             scores and is left out.
         model: The model section.
-        data: The data section; `images` and `skipped` are counted here.
+        data: The data section; `images`, `skipped` and the margin are computed here.
         settings: Settings of every prediction.
         environment: Versions and hardware.
     """
@@ -341,9 +341,15 @@ def derive_result(
     most = max((request.images for request in scored.requests.values()), default=0)
     requested = tables.keys[:most]
     known = readable(tables, requested)
+    margin = max((request.metric.margin() for request in scored.requests.values()), default=0)
     return Result(
         model=model,
-        data=replace(data, images=len(known), skipped=len(requested) - len(known)),
+        data=replace(
+            data,
+            images=len(known),
+            skipped=len(requested) - len(known),
+            geometry={**data.geometry, "margin": margin},
+        ),
         settings=dict(settings),
         requests=tuple(infos),
         scores=scored.scores,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shiftbench.metrics.base import METRICS, Metric
 
 if TYPE_CHECKING:
-    from shiftbench.models.classifier import Classifier
+    from shiftbench.models import Model
 
 EXTENT = ("radius", "full_grid")  # settings of how much was predicted: they need not agree
 
@@ -27,22 +27,21 @@ class ModelInfo:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str
-    # What determines the predictions, by name: weights, remedies, and code of the user.
-    parts: Mapping[str, str] = field(default_factory=dict)
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what predictions depend on
 
     @classmethod
-    def of(cls, classifier: Classifier) -> ModelInfo:
+    def of(cls, model: Model) -> ModelInfo:
         """Build the model section of a record."""
         return cls(
-            name=classifier.name,
-            source=classifier.source,
-            digest=classifier.digest,
-            parameters=classifier.parameters,
-            input_size=classifier.preprocessing.input_size,
-            mean=classifier.preprocessing.mean,
-            std=classifier.preprocessing.std,
-            interpolation=classifier.preprocessing.interpolation,
-            parts=classifier.parts,
+            name=model.name,
+            source=model.source,
+            digest=model.identity.digest,
+            parameters=model.parameter_count,
+            input_size=model.preprocessing.input_size,
+            mean=model.preprocessing.mean,
+            std=model.preprocessing.std,
+            interpolation=model.preprocessing.interpolation,
+            identity=model.identity.to_json(),
         )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from shiftbench.errors import RecordError
 from shiftbench.files import write_atomic
+from shiftbench.identity import Identity
 from shiftbench.metrics.base import Request
 from shiftbench.records.result import (
     RECORD_FILE,
@@ -86,11 +87,13 @@ def contradictions(record: Result) -> list[str]:
 def _identity_problems(record: Result) -> list[str]:
     """Compare a record with what its tables state about themselves."""
     problems: list[str] = []
+    if record.model.digest != Identity.from_json(record.model.identity).digest:
+        problems.append("the digest of the model does not follow from its identity")
     for file in table_files(record.folder / TABLES_FOLDER) if record.folder else ():
         tables, identity = read_tables(file)
         geometry = {k: v for k, v in record.data.geometry.items() if k != "margin"}
         stated = {
-            "weights": record.model.digest,
+            "model": record.model.identity,
             "data": record.data.name,
             "geometry": geometry,
             **record.settings,

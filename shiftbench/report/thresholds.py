@@ -16,7 +16,7 @@ from shiftbench.scores import ScoreName
 from shiftbench.statistics import SIGNIFICANCE, holm
 
 if TYPE_CHECKING:
-    from shiftbench.preprocessing import Geometry
+    from shiftbench.geometry import Geometry
 
 ENDS = ("low", "high")  # of an interval
 
@@ -31,7 +31,7 @@ class Planned(Protocol):
 
 def planned_scores(runs: Iterable[Planned]) -> dict[ScoreName, bool]:
     """List the scores of runs before a model is loaded; True: lower values are better."""
-    from shiftbench.preprocessing import Geometry  # imports torch
+    from shiftbench.geometry import Geometry  # imports torch
 
     # Names of scores do not depend on the size of the images.
     geometry = Geometry(view=224, resize=448, margin=0, interpolation="none")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +14,13 @@ import numpy as np
 from shiftbench.data import ImageSet, RenderedSet, relabeled
 from shiftbench.data.base import in_turn
 from shiftbench.errors import DataError, ModelError, UsageError
+from shiftbench.geometry import Geometry, geometry_for
+from shiftbench.identity import plugin_digests
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.metrics.base import METRICS, Metric, Request, plan_metrics, read_cells
 from shiftbench.metrics.base import remaining_passes as passes_of_metric
 from shiftbench.metrics.consistency import DRAWS
-from shiftbench.models.classifier import Classifier
-from shiftbench.preprocessing import Geometry, geometry_for
+from shiftbench.models import Model
 from shiftbench.records.result import SCHEMA, readable
 from shiftbench.records.sections import DataInfo, ModelInfo
 from shiftbench.registry import unknown_name
@@ -31,8 +29,6 @@ from shiftbench.shifts import ATTACKS, PAPER_ATTACKS, SHIFTS, parse_attack
 from shiftbench.tables import CLEAN, LABEL, MOST_CLASSES, Cells, Tables
 
 log = logging.getLogger(__name__)
-
-_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -153,7 +149,7 @@ def attack_names(names: Iterable[str], *, camera: bool) -> tuple[str, ...]:
 class Job:
     """A model, images and requests."""
 
-    classifier: Classifier
+    model: Model
     dataset: ImageSet
     geometry: Geometry
     requests: tuple[Request, ...]  # accuracy first
@@ -213,23 +209,21 @@ class Job:
     def identity(self) -> dict[str, Any]:
         """Values that must agree before predictions are merged."""
         geometry = {k: v for k, v in self.geometry.to_json().items() if k != "margin"}
-        logits = self.classifier.parts.get("logits", "")
         return {
             "schema": SCHEMA,
-            "weights": self.classifier.digest,
-            "logits": [float(x) for x in logits.split()],
+            "model": self.model.identity.to_json(),
             "data": self.dataset.name,
             "split": self.dataset.split,
-            "classes": self.classifier.num_classes,
+            "classes": self.model.num_classes,
             "geometry": geometry,
             **self.settings,
-            "code": _plugin_code(request.metric for request in self.requests),
+            "plugins": _plugin_digests(request.metric for request in self.requests),
         }
 
     @property
     def model_info(self) -> ModelInfo:
         """The model section of the record."""
-        return ModelInfo.of(self.classifier)
+        return ModelInfo.of(self.model)
 
     @property
     def data_info(self) -> DataInfo:
@@ -244,26 +238,21 @@ class Job:
         )
 
 
-def _plugin_code(metrics: Iterable[Metric]) -> dict[str, str]:
-    """Digest the files of plug-ins that define a metric or its shift type, by table."""
-    digests: dict[str, str] = {}
+def _plugin_digests(metrics: Iterable[Metric]) -> dict[str, dict[str, str]]:
+    """Digest the files of plug-ins that define a metric or its shift types, by table."""
+    digests = {}
     for metric in metrics:
         shifts = {view.shift for view in metric.views("")}
-        files = {inspect.getfile(type(thing)) for thing in map(SHIFTS.get, shifts)}
-        files.add(inspect.getfile(type(metric)))
-        plugins = sorted(f for f in files if not Path(f).resolve().is_relative_to(_PACKAGE))
-        if plugins:
-            content = b"".join(Path(file).read_bytes() for file in plugins if Path(file).is_file())
-            digests[metric.table] = hashlib.sha256(content).hexdigest()[:16]
-    return digests
+        digests[metric.table] = plugin_digests(type(metric), *map(SHIFTS.get, shifts))
+    return {table: files for table, files in digests.items() if files}
 
 
-def make_job(classifier: Classifier, dataset: ImageSet, settings: Settings) -> Job:
+def make_job(model: Model, dataset: ImageSet, settings: Settings) -> Job:
     """Choose the metrics, their images, and the one canvas that serves all of them."""
-    dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
+    dataset = relabeled(dataset, model.num_classes, model.class_names)
     settings = settings.for_data(dataset)
-    _check(classifier, dataset, settings)
-    cut = partial(canvas_for, classifier, dataset, crop_pct=settings.crop_pct, pad=settings.pad)
+    _check(model, dataset, settings)
+    cut = partial(canvas_for, model, dataset, crop_pct=settings.crop_pct, pad=settings.pad)
     bare = cut()
     if bare.resize - bare.view < 2:
         # Images without a margin for random crops: an error only if they were requested by name.
@@ -272,7 +261,7 @@ def make_job(classifier: Classifier, dataset: ImageSet, settings: Settings) -> J
     requests = settings.requests(bare, min(settings.limit or len(dataset), len(dataset)))
     widest = max((request.metric for request in requests), key=lambda metric: metric.margin())
     return Job(
-        classifier,
+        model,
         dataset,
         cut(margin=widest.margin(), shift=widest.name),
         tuple(requests),
@@ -281,20 +270,20 @@ def make_job(classifier: Classifier, dataset: ImageSet, settings: Settings) -> J
     )
 
 
-def _check(classifier: Classifier, dataset: ImageSet, settings: Settings) -> None:
+def _check(model: Model, dataset: ImageSet, settings: Settings) -> None:
     """Raise an error for a job that cannot run, before anything is decoded."""
     if not len(dataset):
         raise DataError("expected at least one image, got none. Check the path and the filters")
-    if classifier.num_classes > MOST_CLASSES:
+    if model.num_classes > MOST_CLASSES:
         raise ModelError(
-            f"expected a model of at most {MOST_CLASSES:,} classes, got {classifier.num_classes:,}"
+            f"expected a model of at most {MOST_CLASSES:,} classes, got {model.num_classes:,}"
         )
-    check_labels(np.asarray(dataset.labels, dtype=np.int64), classifier.num_classes)
-    if classifier.num_classes != len(dataset.class_names):
+    check_labels(np.asarray(dataset.labels, dtype=np.int64), model.num_classes)
+    if model.num_classes != len(dataset.class_names):
         log.warning(
             "%s has %d classes and %s has %d: check that it was trained on them",
-            classifier.name,
-            classifier.num_classes,
+            model.name,
+            model.num_classes,
             dataset.name,
             len(dataset.class_names),
         )
@@ -313,7 +302,7 @@ def _check(classifier: Classifier, dataset: ImageSet, settings: Settings) -> Non
 
 
 def canvas_for(
-    classifier: Classifier,
+    model: Model,
     dataset: ImageSet,
     *,
     crop_pct: str,
@@ -323,11 +312,11 @@ def canvas_for(
 ) -> Geometry:
     """Return the canvas of a model's images, with a margin that `shift` needs."""
     return geometry_for(
-        classifier.preprocessing,
+        model.preprocessing,
         crop_pct=crop_pct,
         margin=margin,
         pad=pad,
-        finished=dataset.has_size(classifier.preprocessing.network_size),
+        finished=dataset.has_size(model.preprocessing.size),
         rendered=isinstance(dataset, RenderedSet),
         shift=shift,
     )

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from shiftbench.errors import DataError, ModelError, UsageError, first_line
 from shiftbench.metrics.base import CLEAN_VIEW, Metric, View, read_cells
+from shiftbench.models import Model
 from shiftbench.shifts import SHIFTS, Scene, Views
 from shiftbench.tables import LABEL, NEAR_TIE, Cells, Tables
 
@@ -230,8 +231,8 @@ class Predictor:
 class ImageBatch:
     """Images on the device that can be predicted through any view.
 
-    A network may have `network_input`, which maps images to what reaches its layers. Some networks
-    choose that by the content; views of an image that are equal to them are predicted once.
+    A network behind input remedies may be given the same image for several views of an image
+    (`Model.shares_inputs`): equal inputs are predicted once.
     """
 
     predictor: Predictor
@@ -261,11 +262,11 @@ class ImageBatch:
     def logits(self, rows: Sequence[int], views: Sequence[View]) -> Tensor:
         """Predict image `rows[i]` through `views[i]`."""
         images = self.view(rows, views)
-        network_input = getattr(self.predictor.network, "network_input", None)
-        if network_input is None:
+        network = self.predictor.network
+        if not (isinstance(network, Model) and network.shares_inputs):
             return self.predictor(images)
         with torch.no_grad():
-            inputs = network_input(images).cpu().contiguous()
+            inputs = network.shown(images).cpu().contiguous()
         names = [
             (row, hashlib.blake2b(image.numpy(), digest_size=16).digest())
             for row, image in zip(rows, inputs, strict=True)

@@ -17,12 +17,11 @@ from pathlib import Path
 
 import torch
 
+from aft_models.preprocessing import normalize
 from shiftbench.data import CanvasBatch, Canvases, ImageSet, RenderedSet, load_dataset
 from shiftbench.errors import DataError, RecordError, UsageError
 from shiftbench.metrics.base import Request
-from shiftbench.models import load_model
-from shiftbench.models.classifier import Classifier
-from shiftbench.preprocessing import normalize
+from shiftbench.models import Model, load_model
 from shiftbench.records.result import (
     RECORD_FILE,
     TABLES_FOLDER,
@@ -87,7 +86,7 @@ class RunResult:
 
 
 def run(
-    model: Classifier | str,
+    model: Model | str,
     data: ImageSet | str = "scenes",
     settings: Settings | None = None,
     output: str | Path = "results/runs",
@@ -122,7 +121,7 @@ def run(
     if isinstance(model, str):
         model = load_model(model, class_names=dataset.class_names)
     job = make_job(model, dataset, settings)
-    folder = record_folder(Path(output), job.classifier.name, dataset.name)
+    folder = record_folder(Path(output), job.model.name, dataset.name)
     if fresh:
         _discard(folder, execution.shard)
     earlier = _earlier_requests(folder)
@@ -207,9 +206,9 @@ def predict_missing(
 def make_predictor(job: Job, device: torch.device, batch_size: int | None) -> Predictor:
     """Move the model of a job to a device."""
     return Predictor.of(
-        job.classifier.module,
+        job.model,
         device,
-        name=job.classifier.name,
+        name=job.model.name,
         side=job.geometry.view,
         precision=job.settings["precision"],
         batch_size=batch_size,
@@ -269,7 +268,7 @@ def _measure_in_memory(
 def image_batch(job: Job, canvases: CanvasBatch, predictor: Predictor) -> ImageBatch:
     """Move images to the device of the model and normalize them there."""
     dataset, geometry = job.dataset, job.geometry
-    recipe = job.classifier.preprocessing
+    recipe = job.model.preprocessing
 
     def prepare(pixels: torch.Tensor) -> torch.Tensor:
         moved = pixels.to(predictor.device, non_blocking=True)  # bytes are copied, not floats

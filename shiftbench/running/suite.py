@@ -23,8 +23,7 @@ from aft_models.errors import AftModelsError
 from shiftbench.data import DATA_SOURCES, ImageSet, load_dataset
 from shiftbench.errors import ShiftbenchError, UsageError, first_line
 from shiftbench.files import file_safe
-from shiftbench.models import load_model, parse_model
-from shiftbench.models.classifier import Classifier
+from shiftbench.models import Model, load_model, parse_model
 from shiftbench.models.sources import SOURCES
 from shiftbench.registry import unknown_name
 from shiftbench.running.job import AttackSpec, Settings
@@ -69,7 +68,7 @@ class RunSpec(Settings):
             self.data, split=self.split, download=self.download, class_map=self.class_map
         )
 
-    def load_model(self, dataset: ImageSet) -> Classifier:
+    def load_model(self, dataset: ImageSet) -> Model:
         """Load the model for a data set."""
         spec = parse_model(self.model)
         return load_model(

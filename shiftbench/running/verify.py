@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from shiftbench.data import ImageSet, load_dataset, relabeled
 from shiftbench.errors import UsageError
 from shiftbench.metrics.base import Request, read_cells
-from shiftbench.models import load_model
-from shiftbench.models.classifier import Classifier
+from shiftbench.models import Model, load_model
 from shiftbench.records.result import Result, load_record
 from shiftbench.records.verify import contradictions, save_verification
 from shiftbench.running.job import Job, canvas_for
@@ -103,38 +102,38 @@ def verify(
     if model is None or data is None or problems:
         return VerifyResult(tuple(problems))
     dataset = load_dataset(data, split=record.data.split)
-    classifier = load_model(
+    loaded = load_model(
         model, checkpoint=checkpoint, strip_prefix=strip_prefix, class_names=dataset.class_names
     )
     seed = secrets.randbelow(2**31) if seed is None else seed
-    result = predict_again(record, classifier, dataset, images=images, seed=seed, device=device)
+    result = predict_again(record, loaded, dataset, images=images, seed=seed, device=device)
     if save and not result.problems:
         save_verification(record, result.images)
     return result
 
 
-def job_of(record: Result, classifier: Classifier, dataset: ImageSet) -> Job:
+def job_of(record: Result, model: Model, dataset: ImageSet) -> Job:
     """Return the job that would predict a record again."""
-    dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
+    dataset = relabeled(dataset, model.num_classes, model.class_names)
     requests = tuple(
         Request(info.loaded, info.images) for info in record.requests if info.loaded is not None
     )
     geometry = canvas_for(
-        classifier,
+        model,
         dataset,
         crop_pct=str(record.data.geometry["crop"]),
         pad=str(record.data.geometry["pad"]),
         margin=max(request.metric.margin() for request in requests),
         shift=f"the record of {record.model.name}",
     )
-    return Job(classifier, dataset, geometry, requests, record.settings)
+    return Job(model, dataset, geometry, requests, record.settings)
 
 
 def differences(record: Result, job: Job) -> list[str]:
     """List where a record is of another model, of other data or of other images than it states."""
     theirs, ours = vars(record.model), vars(job.model_info)
     pairs = {
-        **{f"model {name}": (theirs[name], ours[name]) for name in ours if name != "parts"},
+        **{f"model {name}": (theirs[name], ours[name]) for name in ours if name != "identity"},
         "data": (record.data.name, job.dataset.name),
         "split": (record.data.split, job.dataset.split),
         "class names": (record.data.classes, job.data_info.classes),
@@ -160,7 +159,7 @@ def differences(record: Result, job: Job) -> list[str]:
 
 def predict_again(
     record: Result,
-    classifier: Classifier,
+    model: Model,
     dataset: ImageSet,
     *,
     images: int = 20,
@@ -173,13 +172,13 @@ def predict_again(
 
     Args:
         record: What is claimed.
-        classifier: The model of the record.
+        model: The model of the record.
         dataset: The data of the record, the whole split.
         images: Number of images.
         seed: Chooses images and cells.
         device: Where to predict.
     """
-    job = replace(job_of(record, classifier, dataset), skip_bad=True)
+    job = replace(job_of(record, model, dataset), skip_bad=True)
     problems = differences(record, job)
     if problems:
         return VerifyResult(tuple(problems))

@@ -1,4 +1,4 @@
-"""`shiftbench.train`: any model, any data, a named recipe; scores as training goes, an export."""
+"""`shiftbench.train`: any model, any data, a named recipe; scores per epoch, an export."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from aft_models import PRESETS
-from aft_models.classifier import load_backbone
-from aft_models.repair import parse
+from torch import nn
+
+from aft_models.checkpoint import Weights, load_backbone, read_weights, state_dict_digest
+from aft_models.preprocessing import Preprocessing
+from aft_models.presets import PRESETS
+from aft_models.remedies import join_remedies
+from aft_models.remedies.inputs import ShownNetwork
 from aft_models.training import loop
 from aft_models.training.checkpoint import Identity
 from aft_models.training.device import DeviceConfig, Processes
@@ -17,13 +21,12 @@ from aft_models.training.export import export
 from aft_models.training.progress import Progress, Row
 from aft_models.training.recipe import Recipe, override
 from aft_models.training.recipes import get_recipe
-from aft_models.weights import state_dict_digest
 from shiftbench.data import relabeled
 from shiftbench.errors import UsageError
 from shiftbench.logs import open_loggers
-from shiftbench.models import build_model, load_model, parse_model
-from shiftbench.models.checkpoint import Weights, read_weights, without_prefixes
+from shiftbench.models import Model, build_model, load_model, parse_model
 from shiftbench.models.names import EXPORTED
+from shiftbench.models.sources import clear_errors
 from shiftbench.registry import unknown_name
 from shiftbench.running.predict import choose_device
 from shiftbench.statistics import Score, wilson
@@ -33,12 +36,10 @@ from shiftbench.training.scores import EpochEvaluator
 
 __all__ = ["Trained", "train"]
 
-TEACHER = 3  # of training without labels: its mean over 3 x 3 windows
-
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training leaves."""
+    """The result of a training."""
 
     folder: Path  # exported weights and their card, for `load_model(..., checkpoint=folder)`
     rows: Sequence[Row]  # of the log, one per epoch
@@ -75,7 +76,7 @@ def train(
     notice: Callable[[str], None] | None = None,
     processes: Processes | None = None,
 ) -> Trained:
-    """Trains or fine-tunes a model, as `shiftbench train` does.
+    """Train or fine-tune a model, as `shiftbench train` does.
 
     >>> train("timm:resnet50+af", "folder:PHOTOS", "finetune", "runs/af")  # doctest: +SKIP
 
@@ -83,31 +84,31 @@ def train(
         model: As for `load_model`, remedies included.
         data: As for `load_dataset`.
         recipe: A name of `shiftbench list recipes`, or a recipe.
-        output: Gets last.pt, best.pt, log.csv, curves.png and, at the end, export/.
+        output: Folder for last.pt, best.pt, log.csv, curves.png and, at the end, export/.
         changes: Fields of the recipe to override, as in `["epochs=10"]`.
         tag: Names the exported weights; by default the data set's name.
         pretrained: Start from the model's own weights.
         checkpoint: Start from weights in a file or an exported folder.
-        unlabeled: Read no labels: recipes `steady`, which then learns from a frozen copy of the
-            start, and `recalibrate`. Scores need labels, so name `split` to have an accuracy.
-        train_split: What to train on.
-        split: What to score on; by default the usual evaluation split.
-        limit: A balanced subset of either part.
-        download: Allow the data set to be fetched.
+        unlabeled: Read no labels, for the recipe `recalibrate`. Accuracy needs labels: name a
+            labeled `split` for it.
+        train_split: Split to train on.
+        split: Split to score on; by default the usual evaluation split.
+        limit: Size of a balanced subset of either split.
+        download: Download the data set if it is missing.
         score_every: Epochs between two accuracies; 0 for the last alone.
         shift_every: Epochs between two shift scores; 0 likewise.
-        shift_images: How many images shift scores take.
+        shift_images: Number of images of shift scores.
         workers: Processes that load images.
         device: `auto`, `cpu`, `cuda[:i]` or `mps`.
         precision: `fp32`, `bf16` or `fp16`.
-        compiled: Whether `torch.compile` compiles the model.
-        channels_last: Whether to use the channels-last memory layout.
-        seed: Of initial weights, order and augmentation.
+        compiled: Compile the model with `torch.compile`.
+        channels_last: Use the channels-last memory layout.
+        seed: Seed of initial weights, order and augmentation.
         resume: Continue from the last epoch in `output`, if there is one.
-        logs: Where rows go besides log.csv: `tensorboard`, `wandb`.
-        progress: Called now and then by the main process.
-        notice: Called with a line that the user should see.
-        processes: Which of how many processes this is.
+        logs: Further logs besides log.csv: `tensorboard`, `wandb`.
+        progress: Called regularly by the main process.
+        notice: Called with a line for the user.
+        processes: Rank and number of processes.
 
     Raises:
         UsageError: The request contradicts itself.
@@ -117,16 +118,15 @@ def train(
     model, selects = _without_view(model)
     if selects and main and notice is not None:
         notice(
-            f"{selects} learns nothing: {model} is trained, and --checkpoint gives its weights to "
-            f"{model}+{selects}"
+            f"{selects} learns nothing: {model} is trained. Load the weights into "
+            f"{model}+{selects} with --checkpoint"
         )
     architecture = _check(model, tag, pretrained, checkpoint)
     if isinstance(recipe, str):
         recipe = get_recipe(recipe)
     recipe = override(recipe.for_model(architecture), changes)
     if unlabeled:
-        teacher = (recipe.teacher or TEACHER) if recipe.shift else 0
-        recipe = replace(recipe, unlabeled=True, teacher=teacher)
+        recipe = replace(recipe, unlabeled=True)
     device_config = DeviceConfig(
         choose_device(device, process=local_rank()), precision, compiled, channels_last
     )
@@ -134,8 +134,9 @@ def train(
         data, train_split, split, limit=limit, seed=seed, download=download, unlabeled=unlabeled
     )
     start = _start(model, pretrained, checkpoint)
+    weights = start.weights
     classes = None if unlabeled else len(images.class_names)
-    if start.num_classes is not None and (unlabeled or recipe.teacher or not recipe.learns):
+    if start.num_classes is not None and (unlabeled or not recipe.learns):
         classes = start.num_classes  # the classifier stays as it is, and so do its classes
         images, scored = (
             part
@@ -143,14 +144,13 @@ def train(
             else relabeled(part, start.num_classes, start.class_names)
             for part in (images, scored)
         )
-    size = recipe.image_size or (start.preprocessing.input_size if start.preprocessing else None)
+    size = recipe.image_size or (start.preprocessing.size if start.preprocessing else None)
     options = {"drop_path_rate": recipe.drop_path} if recipe.drop_path else {}
     built = build_model(model, classes=classes, size=size, seed=seed, options=options)
     recipe = recipe.for_input(start.preprocessing or built.preprocessing)
     new: list[str] = []
-    if start.state:
-        fitting = without_prefixes(start.state, built.network.state_dict())
-        new = load_backbone(built.network, fitting, size=recipe.image_size)
+    if weights is not None:
+        new = load_backbone(built.layers, weights, size=recipe.image_size)
     _require_start(recipe, built.name, start, new)
     if new and main and notice is not None:
         notice(f"new, to be learned: {', '.join(new)}")
@@ -162,7 +162,7 @@ def train(
         built.num_classes,
         data=images_of(images, limit),
         scored={**asdict(images_of(scored, limit)), "shift_images": shift_images},
-        start=state_dict_digest(start.state) if start.state else "",
+        start=state_dict_digest(weights.state) if weights else "",
     )
     scores = EpochEvaluator(
         scored,
@@ -174,7 +174,7 @@ def train(
     )
     with open_loggers(tuple(logs) if main else (), output, model, identity.as_dict()) as log:
         outcome = loop.train(
-            built.network,
+            _trained_module(built),
             inputs.training(images),
             identity=identity,
             folder=output,
@@ -201,16 +201,20 @@ def train(
 
 
 def _without_view(model: str) -> tuple[str, str]:
-    """A model's name without the remedy that chooses what its network sees, and that remedy."""
+    """Split a model's name into the name without its view remedy, and that remedy."""
     named = parse_model(model)
-    specs = parse(named.remedies) if named.remedies else ()
-    views = [str(spec) for spec in specs if spec.remedy.group == "view"]
-    rest = [str(spec) for spec in specs if spec.remedy.group != "view"]
-    return "+".join([named.text, *rest]) if views else model, "+".join(views)
+    views = [spec for spec in named.remedies if spec.remedy.group == "view"]
+    rest = [str(spec) for spec in named.remedies if spec.remedy.group != "view"]
+    return "+".join([named.text, *rest]) if views else model, join_remedies(views)
+
+
+def _trained_module(model: Model) -> nn.Module:
+    """Return the module that is trained: the network, behind input remedies if there are any."""
+    return ShownNetwork(model.layers, model.remedies) if model.remedies else model.layers
 
 
 def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path | None) -> str:
-    """Refuses what contradicts itself before anything is loaded; returns the architecture."""
+    """Check the request before anything is loaded, and return the architecture."""
     if pretrained and checkpoint is not None:
         raise UsageError("--pretrained and --checkpoint both give weights: leave one out")
     if tag is not None and not re.fullmatch(r"\w[\w-]*", tag):
@@ -218,8 +222,8 @@ def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path
     spec = parse_model(model)
     if spec.source == EXPORTED:
         raise UsageError(
-            f"{spec.text} is a folder: name the model with -m, and give the folder's weights with "
-            "--checkpoint"
+            f"expected a model, got the folder {spec.text}: name the model with -m, and the folder "
+            "with --checkpoint"
         )
     if spec.source != "bundled":
         return spec.text
@@ -239,27 +243,38 @@ def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path
     return architecture
 
 
-def _start(model: str, pretrained: bool, checkpoint: str | Path | None) -> Weights:
-    """The weights that training starts from."""
+@dataclass(frozen=True)
+class _Start:
+    """The weights that training starts from, and the facts about them."""
+
+    weights: Weights | None = None  # None: random ones
+    preprocessing: Preprocessing | None = None
+    num_classes: int | None = None
+    class_names: Sequence[str] = ()
+
+
+def _start(model: str, pretrained: bool, checkpoint: str | Path | None) -> _Start:
+    """Read the weights that training starts from."""
     if checkpoint is not None:
-        return read_weights(Path(checkpoint))
+        with clear_errors(str(checkpoint)):
+            weights = read_weights(Path(checkpoint))
+        card = weights.card
+        if card is None:
+            return _Start(weights)
+        return _Start(weights, card.preprocessing, card.num_classes, card.class_names)
     if not pretrained:
-        return Weights({})
-    own = load_model(replace(parse_model(model), remedies=""))
-    return Weights(
-        own.network.state_dict(),
-        preprocessing=own.preprocessing,
-        num_classes=own.num_classes,
-        class_names=own.class_names,
-    )
+        return _Start()
+    own = load_model(replace(parse_model(model), remedies=()))
+    weights = Weights(own.layers.state_dict(), own.name)
+    return _Start(weights, own.preprocessing, own.num_classes, own.class_names)
 
 
-def _require_start(recipe: Recipe, name: str, start: Weights, new: Sequence[str]) -> None:
-    """Refuses a start that the recipe cannot use: what is random would stay so, or be taught."""
-    if recipe.learns and not recipe.teacher:
+def _require_start(recipe: Recipe, name: str, start: _Start, new: Sequence[str]) -> None:
+    """Raise UsageError for a start that the recipe cannot use: random weights would remain."""
+    if recipe.learns:
         return
-    what = "a teacher needs" if recipe.learns else f"recipe {recipe.name} learns nothing and needs"
-    if not start.state:
+    what = f"recipe {recipe.name} learns nothing and needs"
+    if start.weights is None:
         raise UsageError(f"{what} trained weights of {name}: add --pretrained or --checkpoint")
     if new:
         raise UsageError(

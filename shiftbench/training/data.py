@@ -61,7 +61,7 @@ def load_data(
             if source == "folder" and any(e.name.lower().endswith(ENDINGS) for e in loose):
                 raise DataError(
                     f"{root} holds photographs without class folders: sort them into one folder "
-                    "per class, or train with --unlabeled (recipes steady and recalibrate)"
+                    "per class, or use --unlabeled with the recipe recalibrate"
                 ) from error
             raise
     if source != "folder":
@@ -80,7 +80,9 @@ def load_data(
 def images_of(data: ImageSet, limit: int | None) -> Data:
     """Return the identity of a data set: its name, keys and labels."""
     listing = "\n".join(f"{k} {y}" for k, y in zip(data.keys, data.labels, strict=True))
-    return Data(data.name, data.split, limit, len(data), hashlib.sha256(listing.encode()).hexdigest())
+    return Data(
+        data.name, data.split, limit, len(data), hashlib.sha256(listing.encode()).hexdigest()
+    )
 
 
 def load_pixels(data: ImageSet, recipe: Recipe) -> PixelSet:

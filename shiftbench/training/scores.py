@@ -12,8 +12,8 @@ from aft_models.training.augment import Windows
 from aft_models.training.data import Batch
 from aft_models.training.device import DeviceConfig, Processes
 from shiftbench.data import ImageSet, balanced, subset
+from shiftbench.geometry import Geometry
 from shiftbench.metrics.base import plan_metrics, read_cells, score
-from shiftbench.preprocessing import Geometry
 from shiftbench.running.job import Settings
 from shiftbench.running.predict import predict_tables
 from shiftbench.scores import find_score

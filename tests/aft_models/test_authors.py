@@ -237,8 +237,8 @@ def test_keys_are_loaded_strictly(tmp_path: Path) -> None:
     with pytest.raises(AftModelsError) as caught:
         load_authors_checkpoint(state, ALIAS_FREE)
     for words in (
-        "missing: blocks.3.gamma1, pos_embed.token_projection.weight",
-        "unexpected: blocks.3.gamma7",
+        "2 missing (blocks.3.gamma1, pos_embed.token_projection.weight)",
+        "1 unexpected (blocks.3.gamma7",
         "norm.weight (5,) instead of (128,)",
     ):
         assert words in str(caught.value)

@@ -16,16 +16,9 @@ from torch import nn
 
 import aft_models
 from aft_models import PRESETS, AftModelsError, XCiTConfig, create_xcit
+from aft_models.cards import WeightsCard, list_weights, weights_card
+from aft_models.checkpoint import load_weights, read_carded, save_weights, state_dict_digest
 from aft_models.presets import VARIANTS
-from aft_models.weights import (
-    WeightsCard,
-    list_weights,
-    load_state_dict,
-    load_weights,
-    save_weights,
-    state_dict_digest,
-    weights_card,
-)
 
 PICO = [name for name in PRESETS if name.startswith("xcit_pico_6_p4")]
 
@@ -233,16 +226,16 @@ def test_weights_refuse_what_is_wrong(tmp_path: Path) -> None:
     path = save_weights(model, tmp_path, card(name))
     with pytest.raises(AftModelsError, match=r"Did you mean 'xcit_pico_6_p4.toy'"):
         load_weights(f"{name}.toys", tmp_path)
-    with pytest.raises(AftModelsError, match="no folder"):
+    with pytest.raises(AftModelsError, match="expected a folder of exported weights"):
         list_weights(tmp_path / "absent")
     with pytest.raises(AftModelsError, match=r"'<architecture>\.<tag>'"):
         save_weights(model, tmp_path, dataclasses.replace(card(name), name="other"))
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"digest": "', '"digest": "0'), encoding="utf-8")
-    with pytest.raises(AftModelsError, match="does not hold the weights of its card"):
-        load_state_dict(f"{name}.toy", tmp_path)
+    with pytest.raises(AftModelsError, match="expected the weights of its card"):
+        read_carded(f"{name}.toy", tmp_path)
     path.write_text("{}", encoding="utf-8")
-    with pytest.raises(AftModelsError, match="not a weights card"):
+    with pytest.raises(AftModelsError, match="cannot read the weights card"):
         weights_card(f"{name}.toy", tmp_path)
 
 

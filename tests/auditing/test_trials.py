@@ -8,11 +8,11 @@ from repair_cases import Residual
 from torch import nn
 
 import shiftbench
-from aft_models.repair import REMEDIES
+from aft_models.remedies import REMEDIES
 from shiftbench.auditing.layers import audit
 from shiftbench.auditing.trials import try_remedies
 from shiftbench.errors import UsageError
-from shiftbench.models.classifier import as_classifier
+from shiftbench.models import Model
 
 IMAGES = torch.rand(3, 3, 16, 16, dtype=torch.float64)
 
@@ -43,10 +43,9 @@ def test_nor_of_the_logits_of_an_audit() -> None:
 
 def test_by_default_every_remedy_is_tried() -> None:
     recipe = {"input_size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3}
-    model = as_classifier(Residual(), recipe, name="mine")
+    model = Model(Residual(), recipe, name="mine")
     trials = {trial.remedies: trial for trial in shiftbench.repair(model, images=2)}
     assert {"", *REMEDIES, "circular+aps"} <= set(trials)
-    assert "anchor needs a network" in trials["anchor"].refused
     assert trials[""].images == 2
     assert trials["aps"].right == ()
     with pytest.raises(UsageError, match="has remedies already"):
@@ -73,7 +72,7 @@ def test_right_answers_are_those_that_every_crop_keeps() -> None:
     assert plain.right == tuple(sum(kept[20 * r : 20 * r + 20]) for r in (0, 1, 2))
     assert plain.right[0] == 17
     assert len(wide.right) == 2, "one pixel is left for crops"
-    assert wider.refused == "needs 5 pixels around the view, there are 4"
+    assert wider.refused == "needs a margin of 5 pixels around the view, got 4"
     assert [score.n for score in plain.scores] == [20] * 3
     wrong = (labels + 1) % 5  # no image is left to show under crops
     wrong[:3] = labels[:3]

@@ -33,8 +33,6 @@ def test_repair_reports_what_each_remedy_changes(model: str) -> None:
     trials = {entry["remedies"]: entry for entry in json.loads(out)}
     assert trials["circular+aps"]["whole"] < 1e-4 < trials[""]["whole"]
     assert trials["circular+aps"]["reports"][1]["changed"][0]["layer"] == "0"
-    assert trials["lps"]["new_parameters"] > 0
-    assert trials["lps"]["right"] == [], "it is not trained, so it has no accuracy"
     assert 4 >= trials[""]["right"][0] >= trials[""]["right"][2] >= 0
     assert trials["select"]["scores"][1]["n"] == 4
     assert trials["vote"]["cost"] > 0
@@ -42,12 +40,12 @@ def test_repair_reports_what_each_remedy_changes(model: str) -> None:
 
 
 def test_repair_explain_lists_layers(model: str) -> None:
-    words = ["repair", "-m", model, "-r", "blurpool:3", "-r", "anchor", "--explain"]
+    words = ["repair", "-m", model, "-r", "blurpool:3", "-r", "vote:99", "--explain"]
     code, out, err = shiftbench(*words)
     assert code == 0
     assert "blurpool:3" in out
     assert "Conv2d" in out
-    assert "anchor: anchor needs" in err
+    assert "vote:99: vote takes the side of the grid of shifts, 2 to 15" in err
 
 
 @pytest.mark.parametrize(

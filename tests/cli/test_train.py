@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import shiftbench
 
-from aft_models.weights import list_weights, weights_card
+from aft_models.cards import list_weights, weights_card
 from shiftbench.models import load_model
 
 SMALL = ("image_size=16", "canvas=20", "sizes=()", "batch_size=8", "epochs=2", "warmup_epochs=0")

@@ -14,10 +14,11 @@ import torch
 from PIL import Image
 from stored_images import save
 
+from aft_models.preprocessing import Preprocessing
 from shiftbench.data import CanvasBatch, Canvases, ImageSet, Scenes, canvas_batches, load_dataset
 from shiftbench.data.canvases import FEW, default_workers
 from shiftbench.errors import DataError, UsageError
-from shiftbench.preprocessing import Geometry, Preprocessing, geometry_for
+from shiftbench.geometry import Geometry, geometry_for
 
 RECIPE = Preprocessing(16, (0.5,) * 3, (0.25,) * 3, "bilinear")
 GEOMETRY = geometry_for(RECIPE, margin=1)
@@ -107,7 +108,7 @@ def test_death_of_a_worker_is_one_sentence() -> None:
 ORPHANS = """
 import multiprocessing, sys, time
 from shiftbench.data import Canvases, load_dataset
-from shiftbench.preprocessing import Geometry
+from shiftbench.geometry import Geometry
 
 if __name__ == "__main__":
     geometry = Geometry(view=224, resize=224, margin=0, interpolation="bilinear")

@@ -11,14 +11,15 @@ from PIL import Image
 from timm.data import create_transform
 from torchvision import transforms
 
+from aft_models.preprocessing import Preprocessing, cropped_from, normalize
 from shiftbench.errors import UsageError
-from shiftbench.preprocessing import Geometry, Preprocessing, geometry_for, normalize
+from shiftbench.geometry import Geometry, geometry_for
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 
 def recipe(size: int = 224, interpolation: str = "bicubic", crop_pct: float = 0.9) -> Preprocessing:
-    return Preprocessing(size, MEAN, STD, interpolation, crop_pct)
+    return Preprocessing(size, MEAN, STD, interpolation, resize=cropped_from(size, crop_pct))
 
 
 def picture(width: int, height: int) -> Image.Image:
@@ -41,10 +42,12 @@ def test_images_that_have_the_input_size_are_not_resized() -> None:
 
 
 def test_weights_may_have_been_trained_on_finished_images_enlarged() -> None:
-    card = replace(recipe(32), canvas=37)
+    card = replace(recipe(32), resize=37, enlarge=True)
     assert geometry_for(card, finished=True).resize == 37
     assert geometry_for(card, finished=True).crop == "paper"
-    assert geometry_for(replace(recipe(64), canvas=72)).resize == 73  # others are cut as ever
+    assert (
+        geometry_for(replace(recipe(64), resize=72, enlarge=True)).resize == 73
+    )  # others are cut as ever
 
 
 def test_a_margin_around_finished_images_must_be_filled() -> None:
@@ -61,33 +64,29 @@ def test_a_margin_around_finished_images_must_be_filled() -> None:
 
 @pytest.mark.parametrize("size", [(300, 200), (200, 301), (45, 45), (97, 31), (500, 64)])
 @pytest.mark.parametrize("crop_pct", [1.0, 0.9, 0.875])
-@pytest.mark.parametrize("mode", ["center", "squash", "border"])
-def test_own_recipes_give_the_pixels_of_timm(
+@pytest.mark.parametrize("mode", ["center", "squash"])
+def test_model_geometry_gives_the_pixels_of_timm(
     mode: str, crop_pct: float, size: tuple[int, int]
 ) -> None:
-    own = replace(recipe(64, crop_pct=crop_pct), crop_mode=mode)
+    own = replace(recipe(64, crop_pct=crop_pct), squash=mode == "squash")
     geometry = geometry_for(own, crop_pct="model")
     usual = {"interpolation": "bicubic", "mean": MEAN, "std": STD, "normalize": False}
     theirs = create_transform(64, crop_pct=crop_pct, crop_mode=mode, **usual)
     image = picture(*size)
     assert torch.equal(geometry.canvas(image), theirs(image))
     assert Geometry(**json.loads(json.dumps(geometry.to_json()))).canvas(image).equal(theirs(image))
-    assert geometry_for(own).crop_mode == "center"  # the rule for every model
+    assert not geometry_for(own).squash  # one rule for every model
 
 
-def test_own_recipes_and_shifts_of_a_canvas() -> None:
-    squash = replace(recipe(64, crop_pct=0.8), crop_mode="squash")
+def test_squashed_canvas_contains_its_view() -> None:
+    squash = replace(recipe(64, crop_pct=0.8), squash=True)
     image = picture(120, 90)
     canvas = geometry_for(squash, crop_pct="model", margin=8).canvas(image)
     view = geometry_for(squash, crop_pct="model").canvas(image)
     assert torch.equal(canvas[:, 8:-8, 8:-8], view)
-    whole = replace(squash, crop_pct=1.0)
+    whole = replace(squash, resize=64)
     with pytest.raises(UsageError, match="resizing to 64 px leaves 0: fill the margin with --pad"):
         geometry_for(whole, crop_pct="model", margin=1)
-    border = replace(recipe(64), crop_mode="border")
-    with pytest.raises(UsageError, match=r"frames the image with a border.*--crop-pct paper"):
-        geometry_for(border, crop_pct="model", margin=1, pad="zeros")
-    assert geometry_for(border, margin=1).crop_mode == "center"
 
 
 def test_model_and_explicit_crop_fractions() -> None:
@@ -177,8 +176,6 @@ def test_wrong_requests_are_usage_errors(options: dict[str, object], words: str)
         geometry_for(recipe(), **options)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="interpolation 'bicubicc'"):
         geometry_for(recipe(interpolation="bicubicc"))
-    with pytest.raises(UsageError, match=r"crop mode 'squish'.*Did you mean 'squash'"):
-        geometry_for(replace(recipe(), crop_mode="squish"), crop_pct="model")
 
 
 def test_normalize_equals_the_usual_transform() -> None:

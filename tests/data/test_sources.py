@@ -29,8 +29,8 @@ from torchvision.datasets import CIFAR10, ImageFolder
 from shiftbench.data import ImageSet, RenderedSet, balanced, canvas_batches, load_dataset, subset
 from shiftbench.data.torchvision_sets import ENTRIES, Entry, torchvision_set
 from shiftbench.errors import DataError, UsageError
+from shiftbench.geometry import Geometry
 from shiftbench.grid import ORIGIN
-from shiftbench.preprocessing import Geometry
 
 GEOMETRY = Geometry(view=8, resize=8, margin=0, interpolation="bilinear")
 

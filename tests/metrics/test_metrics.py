@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from shiftbench.errors import UsageError
+from shiftbench.geometry import Geometry
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.metrics import METRICS, Cells, Metric, plan_metrics, score
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.metrics.base import kind_of, read_cells, remaining_passes, score_names
 from shiftbench.metrics.consistency import DRAWS, Consistency
-from shiftbench.preprocessing import Geometry
 from shiftbench.running.job import Settings
 from shiftbench.running.predict import predict_tables
 from shiftbench.shifts import ATTACKS, SHIFTS

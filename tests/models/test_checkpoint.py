@@ -1,4 +1,4 @@
-"""Weights from files: out of the usual wrappings, all or nothing, without running their code."""
+"""Weights from files: wrappers, prefixes, all or nothing, without running their code."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from shiftbench.errors import ModelError
-from shiftbench.models import load_model
-from shiftbench.models.checkpoint import read_state_dict
+from aft_models.checkpoint import load_backbone, read_state_dict, read_weights
+from aft_models.errors import AftModelsError
+from shiftbench.errors import ModelError, UsageError
+from shiftbench.models import build_model, load_model
 
 FLAT = """
 from torch import nn
@@ -71,13 +72,19 @@ def check(name: str, path: Path, strip_prefix: str | None = None) -> None:
         ),
     ],
 )
-def test_wrappings(content: Any, suffix: str, name: str, tmp_path: Path) -> None:
+def test_run_and_train_read_the_same_files(
+    content: Any, suffix: str, name: str, tmp_path: Path
+) -> None:
     path = tmp_path / f"weights{suffix}"
     save_file(content, path) if suffix == ".safetensors" else torch.save(content, path)
     check(name, path)
+    for classes, new in ((3, []), (7, ["head.bias", "head.weight"])):
+        network = build_model(name, classes=classes).layers
+        assert load_backbone(network, read_weights(path), size=16) == new
+        assert torch.equal(network.state_dict()["head.weight"], WEIGHTS["head.weight"]) != bool(new)
 
 
-def test_files_of_old_versions_of_torch(name: str, tmp_path: Path) -> None:
+def test_checkpoint_of_old_torch_version_loads(name: str, tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save(WEIGHTS, path, _use_new_zipfile_serialization=False)
     check(name, path)
@@ -86,23 +93,31 @@ def test_files_of_old_versions_of_torch(name: str, tmp_path: Path) -> None:
         load_model(name, checkpoint=path)
 
 
-def test_one_of_several_networks_is_chosen_by_its_prefix(name: str, tmp_path: Path) -> None:
+def test_strip_prefix_chooses_one_of_several_networks(name: str, tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save({**under("student."), **under("teacher.", 2)}, path)
     check(name, path, "student.")
     with pytest.raises(ModelError, match=r"choose one with --strip-prefix \(student\., teacher\."):
         load_model(name, checkpoint=path)
-    with pytest.raises(ModelError, match=r"begins with 'pupil\.'; they are student\.head\.bias"):
+    with pytest.raises(ModelError, match=r"begins with 'pupil\.': they are student\.head\.bias"):
         load_model(name, checkpoint=path, strip_prefix="pupil.")
 
 
-def test_a_mismatch_names_every_difference(name: str, tmp_path: Path) -> None:
+def test_checkpoint_misfit_lists_keys_and_loads_nothing(name: str, tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save({"head.weight": torch.zeros(4, 3), "extra": torch.zeros(1)}, path)
     with pytest.raises(ModelError) as error:
         load_model(name, checkpoint=path)
-    for words in ("head.bias", "extra", "(4, 3) instead of (3, 3)", "nothing was loaded"):
-        assert words in str(error.value)
+    assert (
+        "does not fit the model: 1 missing (head.bias), 1 unexpected (extra), 1 of another shape "
+        "(head.weight (4, 3) instead of (3, 3)); nothing was loaded"
+    ) in str(error.value)
+
+
+def test_checkpoint_with_pretrained_option_raises(tmp_path: Path) -> None:
+    torch.save(WEIGHTS, tmp_path / "w.pth")
+    with pytest.raises(UsageError, match="is given other weights: leave pretrained=true out"):
+        load_model("timm:resnet10t,pretrained=true", checkpoint=tmp_path / "w.pth")
 
 
 class Code:
@@ -113,20 +128,20 @@ class Code:
 
 
 @pytest.mark.parametrize("content", [Code(), {"weights": [1, 2]}, {}, {"x": Code()}])
-def test_files_that_are_no_weights(
+def test_file_without_state_dict_raises_and_runs_no_code(
     content: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "w.pth"
     torch.save(content, path)
-    with pytest.raises(ModelError, match=r"w\.pth"):
+    with pytest.raises(AftModelsError, match=r"w\.pth"):
         read_state_dict(path)
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
-def test_broken_files(name: str, tmp_path: Path) -> None:
+def test_damaged_or_missing_file_raises(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"not weights at all")
-    with pytest.raises(ModelError, match=name):
+    with pytest.raises(AftModelsError, match=name):
         read_state_dict(tmp_path / name)
-    with pytest.raises(ModelError, match="no checkpoint at"):
+    with pytest.raises(AftModelsError, match="no checkpoint at"):
         read_state_dict(tmp_path / "nowhere.pth")

@@ -1,7 +1,8 @@
-"""A model's identity holds everything that its answers depend on, by name."""
+"""The identity of a model: weights, remedies, code and logits."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,11 @@ import torch
 
 from shiftbench.data import load_dataset
 from shiftbench.errors import ModelError, RecordError
-from shiftbench.identity import changed_parts, plugin_parts, source_parts
-from shiftbench.models import SOURCES, Classifier, load_model
+from shiftbench.identity import Identity, file_digests, plugin_digests
+from shiftbench.models import SOURCES, Model, load_model
 from shiftbench.plugins import load_plugins
-from shiftbench.run.job import Settings
-from shiftbench.run.runner import Execution, run
+from shiftbench.running.job import Settings
+from shiftbench.running.runner import Execution, run
 from shiftbench.shifts import ATTACKS, SHIFTS
 
 NET = """
@@ -54,14 +55,14 @@ def change(folder: Path, file: str = "", old: str = "", new: str = "") -> None:
         (folder / file).write_text(content.replace(old, new))
 
 
-def measure(model: Classifier, folder: Path, attack: str = "integer") -> bool:
-    """Whether a record answers for the model."""
+def measure(model: Model, folder: Path, attack: str = "integer") -> bool:
+    """Run a model; return True if an existing record was reused."""
     settings = Settings(attacks=(attack,), max_shift=1, consistency=())
     data = load_dataset("scenes", limit=3)
-    return run(model, data, settings, folder / "runs", execution=Execution("cpu", 4)).reused
+    return run(model, data, settings, folder / "runs", execution=Execution("cpu", 4)).complete
 
 
-def test_models_of_two_folders_have_their_own_modules(folder: Path, tmp_path: Path) -> None:
+def test_files_of_two_folders_import_their_own_modules(folder: Path, tmp_path: Path) -> None:
     second = tmp_path / "second"
     second.mkdir()
     (second / "model.py").write_text(MODEL)
@@ -72,7 +73,7 @@ def test_models_of_two_folders_have_their_own_modules(folder: Path, tmp_path: Pa
     assert load_model(f"{folder}/model.py:build")(images).equal(first(images))
 
 
-def test_packages_and_relative_imports_are_followed(tmp_path: Path) -> None:
+def test_file_digests_follow_packages_and_relative_imports(tmp_path: Path) -> None:
     package = tmp_path / "nets" / "deep"
     package.mkdir(parents=True)
     (tmp_path / "nets" / "__init__.py").write_text("")
@@ -82,22 +83,22 @@ def test_packages_and_relative_imports_are_followed(tmp_path: Path) -> None:
     (tmp_path / "unused.py").write_text("1\n")
     (tmp_path / "m.py").write_text("def build():\n    from nets import deep\n")
     names = ["m.py", "nets/__init__.py", "nets/b.py", "nets/deep/__init__.py", "nets/deep/a.py"]
-    assert list(source_parts(tmp_path / "m.py")) == names
+    assert list(file_digests(tmp_path / "m.py")) == names
     (tmp_path / "m.py").write_text("def build(:\n")
     with pytest.raises(ModelError, match=r"cannot read the Python file .*m\.py"):
-        source_parts(tmp_path / "m.py")
+        file_digests(tmp_path / "m.py")
 
 
 PLUGIN = """
 from fractions import Fraction
-from shiftbench.models import SOURCES, as_classifier
+from shiftbench.models import SOURCES
+from shiftbench.models.sources import Built
 from shiftbench.shifts import ATTACKS, SHIFTS, Attack
 from shiftbench.shifts.cyclic import Cyclic
 
 class Own:
-    def load(self, spec):
-        recipe = {"input_size": 8, "mean": 0, "std": 1}
-        return as_classifier(lambda x: x.mean((2, 3)), recipe, name=spec.text)
+    def build(self, name, request):
+        return Built(lambda x: x.mean((2, 3)), {"input_size": 8, "mean": 0, "std": 1})
 
 class Further(Cyclic):
     pace = 2
@@ -117,11 +118,12 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "plug.py"
 
 
-def test_sources_of_plugins_are_parts(plugin: Path) -> None:
+def test_plugin_source_is_part_of_identity(plugin: Path) -> None:
     model = load_model("own:x")
-    assert model.parts["plug.py"] == plugin_parts(SOURCES.get("own"))["plug.py"]
-    assert model.digest != model.parts["weights"]
-    assert plugin_parts(load_model) == {}
+    digest = hashlib.sha256(plugin.read_bytes()).hexdigest()[:16]
+    assert model.identity.code == plugin_digests(SOURCES.get("own")) == {"plug.py": digest}
+    assert model.identity.digest != model.identity.weights
+    assert plugin_digests(load_model) == {}
 
 
 SCALED = """
@@ -137,37 +139,64 @@ def build():
     ("after", "edit", "changed"),
     [
         ("build", (), []),
-        ("build", ("net.py", "import torch\n", "# a comment\nimport torch\n"), []),
-        ("build", ("net.py", "(nn.Module):", '(nn.Module):\n    """Doc."""\n'), []),
+        ("build", ("net.py", "import torch\n", "# a comment\nimport torch\n"), ["net.py"]),
         ("build", ("model.py", "Net(sign)", "Net(3 * sign)"), ["model.py", "logits"]),
         ("build", ("net.py", "mean((2, 3))", "amax((2, 3))"), ["net.py", "logits"]),
         ("other", (), ["function", "logits"]),
         ("build,sign=-1", (), ["options", "logits"]),
     ],
 )
-def test_a_record_does_not_answer_for_another_model(
+def test_record_of_another_model_is_not_continued(
     after: str, edit: tuple[str, ...], changed: list[str], folder: Path
 ) -> None:
     before = load_model(f"mine={folder}/model.py:build")
     assert not measure(before, folder)
     change(folder, *edit)
     model = load_model(f"mine={folder}/model.py:{after}")
-    assert changed_parts(before.parts, model.parts) == changed
-    assert (before.digest != model.digest) == bool(changed)
+    assert before.identity.changed(model.identity) == changed
+    assert (before.identity.digest != model.identity.digest) == bool(changed)
     if not changed:
         assert measure(model, folder)
         return
-    with pytest.raises(RecordError, match=rf"{changed[0]} was .*, is .*; logits was"):
+    words = (
+        "net.py changed, logits did not" if changed == ["net.py"] else f"{changed[0]}, logits ch"
+    )
+    with pytest.raises(RecordError, match=words):
         measure(model, folder)
 
 
-def test_a_record_does_not_answer_for_another_plugin_or_file(folder: Path, plugin: Path) -> None:
+def test_record_of_another_plugin_or_file_is_not_continued(folder: Path, plugin: Path) -> None:
     assert not measure(load_model(f"a={folder}/model.py:build"), folder, "further")
     (folder / "model.py").write_text(SCALED)
     assert not measure(load_model(f"b={folder}/model.py:build"), folder)
     change(folder, "plug.py", "pace = 2", "pace = 3")
-    with pytest.raises(RecordError, match=r"\(logits was"):  # no source shows what it read
+    with pytest.raises(RecordError, match=r"\(logits changed"):  # no source shows what it read
         measure(load_model(f"b={folder}/model.py:build"), folder)
     (folder / "model.py").write_text(MODEL)
     with pytest.raises(RecordError, match=r"plug\.py"):
         measure(load_model(f"a={folder}/model.py:build"), folder, "further")
+
+
+def test_files_load_unedited_helpers_once(folder: Path) -> None:
+    first = load_model(f"{folder}/model.py:build").network
+    assert type(load_model(f"{folder}/model.py:build").network) is type(first)
+    change(folder, "net.py", "import torch\n", "import torch\n\n")
+    assert type(load_model(f"{folder}/model.py:build").network) is not type(first)
+
+
+def test_file_digests_leave_out_packages_of_this_project(tmp_path: Path) -> None:
+    for package in ("shiftbench", "aft_models"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / "m.py").write_text("import shiftbench\nfrom aft_models import repair\n")
+    assert list(file_digests(tmp_path / "m.py")) == ["m.py"]
+
+
+def test_identity_json_round_trip() -> None:
+    identity = Identity("a", "circular", {"net.py": "b"}, (1.5, float("nan")))
+    again = Identity.from_json(identity.to_json())
+    assert identity.changed(again) == []
+    assert again.digest == identity.digest
+    assert identity.difference(Identity("c", "circular", {"net.py": "b"}, (1.5, 2.0))) == (
+        "weights, logits changed"
+    )

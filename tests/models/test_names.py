@@ -1,15 +1,18 @@
-"""Names of models: taken apart, given in place, told apart by folder."""
+"""Names of models: parts, labels, and distinct names by folder."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from aft_models.remedies import join_remedies
 from shiftbench.errors import UsageError
 from shiftbench.files import file_safe
 from shiftbench.models import parse_model, parse_models
-from shiftbench.models.names import require_one_model
+from shiftbench.models.names import EXPORTED, require_one_model
 
 
 @pytest.mark.parametrize(
@@ -28,12 +31,12 @@ from shiftbench.models.names import require_one_model
         ("onnx:lr=0.1/net.onnx", None, "onnx:lr=0.1/net.onnx"),
     ],
 )
-def test_a_name_in_place(text: str, label: str | None, plain: str) -> None:
+def test_parse_model_label_precedes_equals_sign(text: str, label: str | None, plain: str) -> None:
     spec = parse_model(text)
     assert (spec.label, spec.text) == (label, plain)
 
 
-def test_models_of_the_same_file_name_are_told_apart(tmp_path: Path) -> None:
+def test_parse_models_equal_file_names_get_folders(tmp_path: Path) -> None:
     places = ["a/x/model.py", "b/x/model.py", "a/y/model.py", "a/other.py"]
     for place in places:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +61,7 @@ def test_models_of_the_same_file_name_are_told_apart(tmp_path: Path) -> None:
         labels("a b=timm:resnet10t", "a_b=timm:resnet18")
 
 
-def test_exported_folders_of_the_same_card_are_told_apart(tmp_path: Path) -> None:
+def test_parse_models_equal_cards_get_folders(tmp_path: Path) -> None:
     for run in ("one", "two"):
         (tmp_path / run / "export").mkdir(parents=True)
         (tmp_path / run / "export" / "net.birds.safetensors").write_bytes(b"")
@@ -75,21 +78,24 @@ def test_exported_folders_of_the_same_card_are_told_apart(tmp_path: Path) -> Non
         ("timm:resnet50+aps+circular", "timm:resnet50", "circular+aps"),
         ("a/net.py:build+vote:3", "a/net.py:build", "vote"),
         ("a+b/net.py:build", "a+b/net.py:build", ""),
+        ("m=timm:resnet50,a=(1,2)+select:12+af:3", "timm:resnet50,a=(1,2)", "af:3+select:12"),
         ("xcit_pico_6_p8.scenes+canonical", "xcit_pico_6_p8.scenes", "canonical"),
     ],
 )
-def test_remedies_follow_a_name(text: str, plain: str, remedies: str) -> None:
+def test_parse_model_remedies_follow_name(text: str, plain: str, remedies: str) -> None:
     spec = parse_model(text)
-    assert (spec.text, spec.remedies) == (plain, remedies)
+    assert (spec.text, join_remedies(spec.remedies)) == (plain, remedies)
 
 
-def test_a_checkpoint_serves_one_model_and_its_remedies() -> None:
+def test_require_one_model_allows_remedies() -> None:
     require_one_model(["timm:a", "x=timm:a+circular", "timm:a+circular+aps"])
-    with pytest.raises(UsageError, match="of one --model, and 2 were given"):
+    with pytest.raises(
+        UsageError, match="expected one --model for the weights of --checkpoint, got 2"
+    ):
         require_one_model(["timm:a", "timm:b+circular"])
 
 
-def test_options_are_literals_or_words() -> None:
+def test_parse_model_options_are_literals_or_words() -> None:
     spec = parse_model("net,a=1,b=0.5,c=true,d=none,e=word,f=(1, 2),g='x, {}',h=folder:/a/b")
     assert spec.name == "net"
     assert spec.options == {
@@ -99,7 +105,7 @@ def test_options_are_literals_or_words() -> None:
     }
 
 
-def test_names_may_be_longer_than_those_of_files() -> None:
+def test_parse_model_name_longer_than_file_names() -> None:
     prompts = tuple(f"a photo of a {{}}, number {i}" for i in range(80))
     spec = parse_model(f"zeroshot:clip,prompt={prompts!r}")
     assert spec.options["prompt"] == prompts
@@ -109,10 +115,32 @@ def test_names_may_be_longer_than_those_of_files() -> None:
     assert file_safe(spec.text) != other
 
 
-def test_onnx_files_and_weights_are_understood() -> None:
+def test_parse_model_file_endings() -> None:
     for text in ("models/net.onnx,input_size=96", "onnx:models/net.onnx,input_size=96"):
         spec = parse_model(text)
-        assert (spec.source, spec.name) == ("onnx", "models/net.onnx")
-        assert spec.text == "onnx:models/net.onnx,input_size=96"
+        assert (spec.source, spec.name, spec.text) == ("onnx", "models/net.onnx", text)
     with pytest.raises(UsageError, match=r"name the network with --model, and give --checkpoint"):
         parse_model("runs/best.ckpt")
+
+
+def test_parse_model_existing_path_is_a_path(tmp_path: Path) -> None:
+    folder = tmp_path / "a=b+circular,c=1"
+    folder.mkdir()
+    name = parse_model(str(folder))
+    assert (name.source, name.name, name.label, name.remedies) == (EXPORTED, str(folder), None, ())
+
+
+def test_parse_model_and_unknown_names_need_no_torch() -> None:
+    code = """
+import sys
+from shiftbench.errors import UsageError
+from shiftbench.models import parse_model
+parse_model("mine=timm:resnet50,drop_path_rate=0.1+circular+select:12")
+for text in ("zoo:resnet50", "timm:resnet50+circlar"):
+    try:
+        parse_model(text)
+    except UsageError as error:
+        assert "unknown" in str(error)
+sys.exit("torch" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

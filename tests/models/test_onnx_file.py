@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from aft_models.preprocessing import normalize
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
 from shiftbench.models import load_model
-from shiftbench.preprocessing import normalize
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -72,28 +72,28 @@ def write(
 @pytest.mark.parametrize("count", [1, 3, 8])
 @pytest.mark.parametrize("batch", ["batch", 1, 3, 8])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_batches_and_layouts(
+def test_onnx_any_batch_size_and_layout(
     channels_last: bool, batch: int | str, count: int, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "net.onnx", batch=batch, channels_last=channels_last)
     loaded = load_model(f"onnx:{path}")
     assert (loaded.name, loaded.source, loaded.num_classes) == ("onnx:net.onnx", "onnx", CLASSES)
     assert loaded.preprocessing.input_size == 16
-    assert loaded.parameters == WEIGHTS.size + BIAS.size
+    assert loaded.parameter_count == WEIGHTS.size + BIAS.size
     images = torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(count))
     torch.testing.assert_close(loaded(images), expected(images), rtol=1e-4, atol=1e-5)
     last = images.contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(loaded(last), expected(images), rtol=1e-4, atol=1e-5)
 
 
-def test_half_precision_and_bytes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_onnx_float16_and_uint8_inputs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     images = torch.randn(2, 3, 16, 16)
     path = write(tmp_path / "half.onnx", kind="float16")
     answers = load_model(f"{path},mean=0.5,std=0.5")(images)
     torch.testing.assert_close(answers, expected(images), rtol=2e-2, atol=2e-2)
     path = write(tmp_path / "net.onnx", kind="uint8")
     loaded = load_model(str(path))
-    assert (loaded.name, caplog.text) == ("onnx:net.onnx", "")
+    assert (loaded.name, caplog.text) == ("net.onnx", "")
     pixels = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
     recipe = loaded.preprocessing
     ours = loaded(normalize(pixels, recipe.mean, recipe.std))
@@ -102,7 +102,7 @@ def test_half_precision_and_bytes(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         load_model(f"{path},mean=0.5")
 
 
-def test_preprocessing_from_card_and_options(tmp_path: Path) -> None:
+def test_onnx_preprocessing_from_card_and_options(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", side="side")
     recipe = load_model(f"onnx:{path}").preprocessing
     assert (recipe.input_size, recipe.origin) == (224, "assumed")
@@ -113,7 +113,7 @@ def test_preprocessing_from_card_and_options(tmp_path: Path) -> None:
     loaded = load_model(f"onnx:{path}")
     recipe = loaded.preprocessing
     assert (recipe.input_size, recipe.mean, recipe.std) == (16, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-    assert (recipe.crop_pct, recipe.canvas) == (0.8, 20)
+    assert (recipe.resize, recipe.enlarge) == (20, True)
     assert loaded.class_names == tuple(names)
     other = load_model(f"onnx:{path},input_size=24,std=(1,1,1),interpolation=bilinear")
     assert other.preprocessing.input_size == 24
@@ -123,15 +123,15 @@ def test_preprocessing_from_card_and_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_digest_is_that_of_the_files(external: bool, tmp_path: Path) -> None:
+def test_onnx_digest_covers_external_data(external: bool, tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", external=external)
-    before = load_model(f"onnx:{path}").digest
+    before = load_model(f"onnx:{path}").identity.digest
     if external:
         data = tmp_path / "net.onnx.data"
         content = bytearray(data.read_bytes())
         content[0] ^= 1
         data.write_bytes(content)
-        assert load_model(f"onnx:{path}").digest != before
+        assert load_model(f"onnx:{path}").identity.digest != before
     else:
         assert before == hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -148,23 +148,23 @@ def test_digest_is_that_of_the_files(external: bool, tmp_path: Path) -> None:
         ),
         ({"flatten": False}, "", None, ModelError, "expected logits, (batch, classes)"),
         ({"channels": 1}, "", None, ModelError, "got tensor(float) of shape (batch, 1, 16, 16)"),
-        ({"side": 16}, ",input_size=24", None, UsageError, "takes images of 16 pixels, and 24"),
-        ({"side": 16}, "", {"input_size": 24}, UsageError, "takes images of 16 pixels, and 24"),
+        ({"side": 16}, ",input_size=24", None, UsageError, "expected images of 16 pixels for"),
+        ({"side": 16}, "", {"input_size": 24}, UsageError, "expected images of 16 pixels for"),
         ({}, ",input_sise=3", None, UsageError, "Did you mean 'input_size'"),
-        ({}, ",mean=gray", None, ModelError, "one number or three numbers, got 'gray'"),
-        ({}, ",mean=(1,2)", None, ModelError, "one number or three numbers, got (1, 2)"),
+        ({}, ",mean=gray", None, ModelError, "one number or three, got 'gray'"),
+        ({}, ",mean=(1,2)", None, ModelError, "one number or three, got (1, 2)"),
         ({}, "", [1], ModelError, "expected a JSON object in the card"),
         (
             {},
             "",
             {"class_names": ["a"]},
             ModelError,
-            "names 1 classes, and net.onnx answers with 4",
+            "a name for each of the 4 classes of onnx:net.onnx, got 1",
         ),
         ({"side": 3}, "", None, ModelError, "fails on images of 3 x 3"),
     ],
 )
-def test_mistakes_are_one_sentence(
+def test_onnx_unsuitable_file_or_option_raises(
     form: dict[str, Any], options: str, card: Any, kind: type, words: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "net.onnx", **form)
@@ -176,25 +176,44 @@ def test_mistakes_are_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_no_models(tmp_path: Path) -> None:
+def test_onnx_damaged_file_raises(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     with pytest.raises(UsageError, match="no ONNX file"):
         load_model(f"onnx:{path}")
     for content in (b"", b"not a model at all", write(path).read_bytes()[:200]):
         path.write_bytes(content)
-        with pytest.raises(ModelError, match="is not an ONNX model that ONNX Runtime can run"):
+        with pytest.raises(ModelError, match=r"cannot run net\.onnx in ONNX Runtime"):
             load_model(f"onnx:{path}")
     write(path)
     (tmp_path / "net.json").write_text("{")
     with pytest.raises(ModelError, match="cannot read the card"):
         load_model(f"onnx:{path}")
     torch.save({"w": torch.zeros(1)}, tmp_path / "w.pth")
-    with pytest.raises(UsageError, match="leave --checkpoint out"):
+    with pytest.raises(UsageError, match="Leave --checkpoint out"):
         load_model(f"onnx:{path}", checkpoint=tmp_path / "w.pth")
 
 
-def test_absent_runtime_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_without_runtime_names_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "net.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ShiftbenchError, match=r"pip install 'shiftbench\[onnx\]'"):
         load_model(f"onnx:{path}")
+
+
+def test_onnx_metadata_equals_options(tmp_path: Path) -> None:
+    path = write(tmp_path / "net.onnx", side="side")
+    plain = load_model(f"{path},input_size=16,mean=0.4,std=0.3,interpolation=bilinear")
+    facts = {"size": 16, "mean": [0.4] * 3, "std": [0.3] * 3, "interpolation": "bilinear"}
+    content = {**facts, "class_names": ["ant", "bee", "cat", "dog"]}
+    model = onnx.load(str(path))
+    onnx.helper.set_model_props(model, {"shiftbench": json.dumps(content)})
+    onnx.save_model(model, str(path))
+    stored = load_model(str(path))
+    assert stored.class_names == ("ant", "bee", "cat", "dog")
+    for field in ("size", "mean", "std", "interpolation"):
+        assert getattr(stored.preprocessing, field) == getattr(plain.preprocessing, field)
+    assert stored.identity.logits == plain.identity.logits
+    onnx.helper.set_model_props(model, {"shiftbench": "{}"})
+    onnx.save_model(model, str(path))
+    with pytest.raises(ModelError, match="cannot read the metadata 'shiftbench'"):
+        load_model(str(path))

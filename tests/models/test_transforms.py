@@ -1,4 +1,4 @@
-"""Every image processor of transformers gives our pixels, or is refused in one sentence."""
+"""Image processors of transformers: equal pixels, or an error in one line."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
+from aft_models.preprocessing import Preprocessing, normalize
 from shiftbench.errors import ModelError
+from shiftbench.geometry import geometry_for
 from shiftbench.models import load_model
-from shiftbench.models.transforms import learn
-from shiftbench.preprocessing import Preprocessing, geometry_for, normalize
+from shiftbench.models.transforms import read_preprocessing
 
 transformers = pytest.importorskip("transformers")
 
-UNUSUAL = {  # processor -> why its images cannot be ours, with its default settings
-    "DonutImageProcessor": "no square of fixed size",
-    "MobileViTImageProcessor": "adds a border",
-    "PerceiverImageProcessor": "in a way of its own",
-    "Siglip2ImageProcessor": "yields no images",
-    "TextNetImageProcessor": "no square of fixed size",
-}
+# Processors that resize, crop or color in another way with their default settings.
+INEXPRESSIBLE = (
+    "DonutImageProcessor",
+    "MobileViTImageProcessor",
+    "PerceiverImageProcessor",
+    "PPLCNetImageProcessor",
+    "Siglip2ImageProcessor",
+    "TextNetImageProcessor",
+)
 
 
 def classifiers() -> list[str]:
-    """The processors of every image classification model."""
+    """List the processors of all image classification models."""
     from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
@@ -43,7 +46,7 @@ def classifiers() -> list[str]:
 
 
 def photograph() -> Image.Image:
-    """Fine and coarse structure; a size at which the rounding of the crop's corner is settled."""
+    """Draw fine and coarse structure, in a size without a half-pixel corner of the crop."""
     generator = np.random.default_rng(3)
     coarse = Image.fromarray(generator.integers(0, 256, (10, 15, 3), dtype=np.uint8))
     smooth = np.asarray(coarse.resize((480, 320), Image.Resampling.BICUBIC), dtype=np.float64)
@@ -57,27 +60,26 @@ def prepared(recipe: Preprocessing, image: Image.Image) -> Tensor:
 
 
 def difference(processor: Any, recipe: Preprocessing | None = None) -> Tensor:
-    """Between their pixels and what the model sees of ours, in levels of 255."""
-    model = nn.Identity()
-    recipe = recipe or learn(processor, "hf:x", model)
+    """Return the difference between a processor and its fields, in levels of 255."""
+    recipe = recipe or read_preprocessing(processor, "hf:x")
     image = photograph()
     theirs = processor(images=image, return_tensors="pt")["pixel_values"].float()
-    std: Tensor = model(torch.tensor(recipe.std).view(1, 3, 1, 1))
-    return (theirs - model(prepared(recipe, image))).abs() * std * 255
+    theirs = theirs.flip(1) if recipe.bgr else theirs
+    std = torch.tensor(recipe.std).view(1, 3, 1, 1)
+    return (theirs - prepared(recipe, image)).abs() * std * 255
 
 
 @pytest.mark.parametrize("name", classifiers())
-def test_every_processor_is_reproduced_or_refused(name: str) -> None:
+def test_processor_default_settings_equal_pixels_or_raise(name: str) -> None:
     try:
         processor = getattr(transformers, name)()
     except (TypeError, ValueError) as error:
         pytest.skip(f"{name} cannot be built without its own settings: {error}")
     if "ImageGPT" in name:
         pytest.skip("quantizes colors to clusters that only its weights bring along")
-    problem = UNUSUAL.get(name.removesuffix("Pil"))
-    if problem is not None:
-        with pytest.raises(ModelError, match=f"hf:x cannot be measured.*{name} .*{problem}"):
-            learn(processor, "hf:x")
+    if name.removesuffix("Pil") in INEXPRESSIBLE:
+        with pytest.raises(ModelError, match=f"cannot express the {name} of hf:x as"):
+            read_preprocessing(processor, "hf:x")
         return
     far = difference(processor)
     assert far.mean() < 0.5  # PIL and torch round a resize differently
@@ -105,18 +107,17 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("suffix", ["", "Pil"])
 @pytest.mark.parametrize(("name", "settings"), VARIANTS, ids=str)
-def test_settings_are_honored(name: str, settings: dict[str, Any], suffix: str) -> None:
+def test_processor_settings_equal_pixels(name: str, settings: dict[str, Any], suffix: str) -> None:
     kind = getattr(transformers, name + suffix, None)
     if kind is None:
         pytest.skip(f"this version of transformers has no {name + suffix}")
     processor = kind(**settings)
     assert difference(processor).mean() < 0.5
-    if "MobileViT" in name and settings.get("do_flip_channel_order", True):
-        with pytest.raises(ModelError, match="reorders channels: do that in the model"):
-            learn(processor, "hf:x")
+    blue_first = "MobileViT" in name and settings.get("do_flip_channel_order", True)
+    assert read_preprocessing(processor, "hf:x").bgr == blue_first
 
 
-def test_transforms_of_timm_behind_transformers() -> None:
+def test_timm_wrapper_processor_equal_pixels() -> None:
     settings = {
         "input_size": (3, 96, 96),
         "crop_pct": 0.9,
@@ -126,34 +127,37 @@ def test_transforms_of_timm_behind_transformers() -> None:
         "std": (0.4, 0.5, 0.6),
     }
     processor = transformers.TimmWrapperImageProcessor(pretrained_cfg=settings)
-    recipe = learn(processor, "hf:x")
-    assert (recipe.input_size, recipe.crop_mode, recipe.interpolation) == (96, "squash", "bicubic")
+    recipe = read_preprocessing(processor, "hf:x")
+    assert (recipe.size, recipe.squash, recipe.interpolation) == (96, True, "bicubic")
     assert difference(processor, recipe).max() < 0.01
 
 
 @pytest.mark.parametrize("crop_pct", [0.95, 0.875, 0.9])
-def test_an_odd_crop_begins_where_the_processor_begins_it(crop_pct: float) -> None:
+def test_odd_crop_is_accepted_and_rounded(crop_pct: float) -> None:
+    """Transformers rounds the corner of an odd crop down; one rule applies to every model."""
     processor = transformers.ConvNextImageProcessorPil(
         size={"shortest_edge": 224}, crop_pct=crop_pct
     )
-    recipe = learn(processor, "hf:x")
-    assert recipe.crop_corner == "floor"
-    for width in range(480, 484):  # 5.5 pixels on a side: 5 in transformers, 6 in torchvision
-        image = photograph().resize((width, 320))
-        theirs = processor(images=image, return_tensors="pt")["pixel_values"]
-        torch.testing.assert_close(prepared(recipe, image), theirs.float(), rtol=0, atol=1e-4)
-    assert geometry_for(recipe).crop_corner == "round"  # one rule for every model
+    recipe = read_preprocessing(processor, "hf:x")
+    assert (recipe.size, recipe.resize) == (224, int(224 / crop_pct))
+    image = photograph().resize((320, 320))
+    theirs = processor(images=image, return_tensors="pt")["pixel_values"][0].float()
+    canvas = geometry_for(recipe, crop_pct="model", margin=1).canvas(image)
+    first = 1 if (recipe.resize - 224) % 4 != 3 else 0  # 5.5 pixels: 5 there, 6 here
+    view = canvas[:, first : first + 224, first : first + 224]
+    ours = normalize(view[None], recipe.mean, recipe.std)[0]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
 
-def test_a_changed_word_about_the_processor_would_be_seen() -> None:
+def test_difference_notices_every_changed_field() -> None:
     processor = transformers.DeiTImageProcessor()
-    recipe = learn(processor, "hf:x")
-    assert recipe.crop_mode == "squash"
-    for change in ({"crop_mode": "center"}, {"crop_pct": 1.0}, {"mean": (0.4, 0.5, 0.5)}):
+    recipe = read_preprocessing(processor, "hf:x")
+    assert recipe.squash
+    for change in ({"squash": False}, {"resize": 224}, {"mean": (0.4, 0.5, 0.5)}):
         assert difference(processor, Preprocessing(**{**vars(recipe), **change})).mean() > 2
 
 
-def test_a_model_that_wants_blue_first_gets_it(tmp_path: Path) -> None:
+def test_hf_model_takes_blue_first(tmp_path: Path) -> None:
     config = transformers.MobileViTConfig(
         image_size=64,
         hidden_sizes=[8, 8, 8],
@@ -164,7 +168,7 @@ def test_a_model_that_wants_blue_first_gets_it(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = transformers.MobileViTForImageClassification(config).eval()
     model.save_pretrained(tmp_path)
-    settings = {  # as on the hub: no word of mean, std or normalizing
+    settings = {  # as on the hub: without mean, std and normalization
         "feature_extractor_type": "MobileViTFeatureExtractor",
         "size": {"shortest_edge": 72},
         "crop_size": 64,
@@ -175,7 +179,7 @@ def test_a_model_that_wants_blue_first_gets_it(tmp_path: Path) -> None:
     loaded = load_model(f"hf:{tmp_path}")
     assert (loaded.name, loaded.source) == (f"hf:{tmp_path.name}", "huggingface")  # no local path
     recipe = loaded.preprocessing
-    assert (recipe.mean, recipe.std, recipe.input_size) == ((0.0,) * 3, (1.0,) * 3, 64)
+    assert (recipe.mean, recipe.std, recipe.size, recipe.bgr) == ((0.0,) * 3, (1.0,) * 3, 64, True)
     assert loaded.class_names == ("cat", "dog", "emu")
     image = photograph()
     pixels = prepared(recipe, image)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from shiftbench.data import load_dataset, subset
 from shiftbench.errors import DataError, ModelError, RecordError, UsageError
 from shiftbench.grid import ORIGIN, Grid
-from shiftbench.models import as_classifier
+from shiftbench.models import Model
 from shiftbench.records.result import Result, load_record
 from shiftbench.running import runner
 from shiftbench.running.job import Settings, attack_names, make_job
@@ -138,7 +138,7 @@ class LittleMemory(nn.Module):
 def test_run_out_of_memory_halves_the_batch(
     bench: Bench, undisturbed: Result, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = as_classifier(LittleMemory(bench.network), PREPROCESSING, name="little")
+    model = Model(LittleMemory(bench.network), PREPROCESSING, name="little")
     with caplog.at_level(logging.WARNING, "shiftbench"):
         result = run(model, bench.images, SETTINGS, tmp_path, execution=CPU).record
     assert result is not None
@@ -153,7 +153,7 @@ def test_run_failing_model_raises_one_sentence(bench: Bench, tmp_path: Path) -> 
                 raise ValueError("first line\nsecond line")
             return torch.zeros(len(images), CLASSES)
 
-    broken = as_classifier(Broken(), PREPROCESSING, name="broken")
+    broken = Model(Broken(), PREPROCESSING, name="broken")
     with pytest.raises(ModelError, match=r"broken failed on .*: ValueError: first line$"):
         run(broken, bench.images, SETTINGS, tmp_path, execution=CPU)
 
@@ -163,7 +163,7 @@ def test_run_batch_dependent_model_raises(bench: Bench, tmp_path: Path) -> None:
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images - images.mean(0, keepdim=True))
 
-    model = as_classifier(Centered(), PREPROCESSING, name="centered")
+    model = Model(Centered(), PREPROCESSING, name="centered")
     with pytest.raises(ModelError, match="depend on the other images of a batch"):
         run(model, bench.images, BASE, tmp_path, execution=CPU)
 
@@ -207,14 +207,15 @@ def test_run_copy_of_a_record_needs_no_predictions(bench: Bench, tmp_path: Path)
 
 
 def test_requests_that_cannot_run_raise(bench: Bench, tmp_path: Path) -> None:
-    classifier, images = bench.classifier, bench.images
-    few = as_classifier(nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), PREPROCESSING, name="few")
+    model, images = bench.model, bench.images
+    few = Model(nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), PREPROCESSING, name="few")
     with pytest.raises(ModelError, match="a model of 3 classes"):
         run(few, images, SETTINGS, tmp_path, execution=CPU)
+    many = Model(nn.Sequential(nn.Flatten(), nn.LazyLinear(40_000)), PREPROCESSING, name="many")
     with pytest.raises(ModelError, match="at most 32,767 classes, got 40,000"):
-        run(replace(classifier, num_classes=40_000), images, SETTINGS, tmp_path, execution=CPU)
+        run(many, images, SETTINGS, tmp_path, execution=CPU)
     with pytest.raises(DataError, match="'test/00000' for 2 images of scenes"):
-        make_job(classifier, subset(images, [0, 0, 1]), SETTINGS)
+        make_job(model, subset(images, [0, 0, 1]), SETTINGS)
     with pytest.raises(UsageError, match="unknown attack 'crops'"):
         Settings(attacks=("crops",))
     with pytest.raises(UsageError, match="unknown precision"):
@@ -222,9 +223,9 @@ def test_requests_that_cannot_run_raise(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected limit of 1 or more, got 0"):
         Settings(limit=0)
     with pytest.raises(UsageError, match="expected a step"):
-        make_job(classifier, images, Settings(step="wide"))
+        make_job(model, images, Settings(step="wide"))
     with pytest.raises(UsageError, match="whole pixels"):
-        run(classifier, images, Settings(attacks=("crop",), step="1/2"), tmp_path, execution=CPU)
+        run(model, images, Settings(attacks=("crop",), step="1/2"), tmp_path, execution=CPU)
     for device in ("cuda:99", "tpu", "what"):
         with pytest.raises(UsageError, match=r"device|GPU"):
             choose_device(device)
@@ -249,15 +250,15 @@ def test_run_unreadable_images_are_named_or_skipped_and_counted(
     images = load_dataset(f"folder:{folder}")
     settings = Settings(attacks=("integer",), max_shift=1, consistency=("integer", "crop"))
     with pytest.raises(DataError, match=r"0/4\.png"):
-        run(bench.classifier, images, settings, tmp_path / "runs", execution=CPU)
+        run(bench.model, images, settings, tmp_path / "runs", execution=CPU)
     skipping = replace(settings, skip_bad=True)
-    result = run(bench.classifier, images, skipping, tmp_path / "runs", execution=CPU).record
+    result = run(bench.model, images, skipping, tmp_path / "runs", execution=CPU).record
     assert result is not None
     assert (result.data.images, result.data.skipped) == (5, 1)
     assert "0/4.png" not in set(result.to_frame()["key"])
     # A file that was replaced is predicted by the next run.
     shutil.copy(folder / "0" / "2.png", folder / "0" / "4.png")
-    result = run(bench.classifier, images, settings, tmp_path / "runs", execution=CPU).record
+    result = run(bench.model, images, settings, tmp_path / "runs", execution=CPU).record
     assert result is not None
     assert (result.data.images, result.data.skipped) == (6, 0)
 
@@ -269,7 +270,7 @@ def test_run_lists_all_unreadable_images_before_predicting(bench: Bench, tmp_pat
     images = load_dataset(f"folder:{folder}")
     bench.network.seen = 0
     with pytest.raises(DataError, match=r"cannot read 12 of 18 images: .*bad0.*and 2 more"):
-        run(bench.classifier, images, replace(BASE, attacks=()), tmp_path / "runs", execution=CPU)
+        run(bench.model, images, replace(BASE, attacks=()), tmp_path / "runs", execution=CPU)
     assert bench.network.seen == 0
 
 
@@ -277,11 +278,11 @@ def test_run_changed_image_raises(bench: Bench, tmp_path: Path) -> None:
     folder = image_folder(tmp_path)
     images = load_dataset(f"folder:{folder}")
     settings = Settings(attacks=(), consistency=("integer",), skip_bad=True)
-    run(bench.classifier, images, settings, tmp_path / "runs", execution=CPU)
+    run(bench.model, images, settings, tmp_path / "runs", execution=CPU)
     shutil.copy(folder / "1" / "1.png", folder / "1" / "3.png")
     more = replace(settings, consistency_samples=2)
     with pytest.raises(DataError, match=r"1/3\.png is not the image.*--fresh"):
-        run(bench.classifier, images, more, tmp_path / "runs", execution=CPU)
+        run(bench.model, images, more, tmp_path / "runs", execution=CPU)
 
 
 def test_attack_names_resolve_all_and_none() -> None:
@@ -295,15 +296,15 @@ def test_attack_names_resolve_all_and_none() -> None:
 def test_camera_attack_on_image_files_raises(bench: Bench, tmp_path: Path) -> None:
     images = load_dataset(f"folder:{image_folder(tmp_path)}")
     with pytest.raises(UsageError, match="--data scenes"):
-        run(bench.classifier, images, Settings(attacks=("camera",)), tmp_path, execution=CPU)
+        run(bench.model, images, Settings(attacks=("camera",)), tmp_path, execution=CPU)
 
 
 def test_missing_margin_raises_with_ways_out(bench: Bench, tmp_path: Path) -> None:
     images = load_dataset(f"folder:{image_folder(tmp_path)}")
     settings = Settings(attacks=("crop",), max_shift=6, skip_bad=True)
     with pytest.raises(UsageError, match=r"adversarial_crop needs 6 pixels.*--pad"):
-        run(bench.classifier, images, settings, tmp_path, execution=CPU)
+        run(bench.model, images, settings, tmp_path, execution=CPU)
     padded = replace(settings, pad="reflect", max_shift=3)
-    result = run(bench.classifier, images, padded, tmp_path, execution=CPU).record
+    result = run(bench.model, images, padded, tmp_path, execution=CPU).record
     assert result is not None
     assert result.data.geometry["pad"] == "reflect"

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from aft_models.weights import list_weights
+from aft_models.cards import list_weights
 from shiftbench.data import load_dataset
 from shiftbench.errors import DataError, UsageError
-from shiftbench.models import Classifier, as_classifier, load_model
+from shiftbench.models import Model, load_model
 from shiftbench.records.result import load_record
 from shiftbench.running.job import Settings, make_job
 from shiftbench.running.runner import Execution, load_ahead, run
@@ -32,9 +32,9 @@ class Redness(nn.Module):
         return torch.stack([red, blue], 1)
 
 
-def red_or_blue(*class_names: str, side: int = 32) -> Classifier:
+def red_or_blue(*class_names: str, side: int = 32) -> Model:
     recipe = {"input_size": side, "mean": (0.0,) * 3, "std": (1.0,) * 3}
-    return as_classifier(Redness(), recipe, name="redness", class_names=class_names)
+    return Model(Redness(), recipe, name="redness", class_names=class_names)
 
 
 def paint(folder: Path, **colors: str) -> Path:
@@ -49,7 +49,7 @@ def test_folder_names_are_matched_with_class_names(tmp_path: Path) -> None:
     folder = paint(tmp_path / "paint", blue="blue", red="red")
     data = load_dataset(f"folder:{folder}")
 
-    def accuracy(model: Classifier, place: str) -> float:
+    def accuracy(model: Model, place: str) -> float:
         result = run(model, data, QUICK, tmp_path / place, execution=CPU).record
         assert result is not None
         frame = result.to_frame()

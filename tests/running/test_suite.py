@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shiftbench.errors import UsageError
+from shiftbench.geometry import Geometry
 from shiftbench.metrics.adversarial import Adversarial
-from shiftbench.preprocessing import Geometry
 from shiftbench.records.result import load_records
 from shiftbench.report.paper import read_claims
 from shiftbench.running.job import AttackSpec

@@ -18,7 +18,7 @@ from shiftbench.data import subset
 from shiftbench.errors import UsageError
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.metrics.base import Request
-from shiftbench.models import as_classifier
+from shiftbench.models import Model
 from shiftbench.records.result import (
     RECORD_FILE,
     TABLES_FOLDER,
@@ -55,7 +55,7 @@ def record(bench: Bench, tmp_path: Path) -> Result:
 
 def again(bench: Bench, record: Result, **options: Any) -> tuple[str, ...]:
     options = {"images": 24, "device": "cpu", **options}
-    return predict_again(record, bench.classifier, bench.images, **options).problems
+    return predict_again(record, bench.model, bench.images, **options).problems
 
 
 def forged(record: Result, change: Callable[[Tables], None]) -> Result:
@@ -80,7 +80,7 @@ def forged(record: Result, change: Callable[[Tables], None]) -> Result:
 
 def test_verify_true_record_passes(bench: Bench, record: Result) -> None:
     assert contradictions(record) == []
-    result = predict_again(record, bench.classifier, bench.images, images=10, device="cpu", seed=4)
+    result = predict_again(record, bench.model, bench.images, images=10, device="cpu", seed=4)
     assert (result.problems, result.images) == ((), 10)
     assert result.cells > 300
     assert "0 differ" in str(result)
@@ -183,11 +183,11 @@ def test_verify_changed_model_section_is_found_with_the_model(
 
 
 def test_verify_other_weights_and_images_are_named(bench: Bench, record: Result) -> None:
-    other = as_classifier(sensitive_network(seed=6), PREPROCESSING, name="sensitive")
+    other = Model(sensitive_network(seed=6), PREPROCESSING, name="sensitive")
     result = predict_again(record, other, bench.images, device="cpu")
     assert "model digest" in result.problems[0]
     fewer = subset(bench.images, range(20))
-    result = predict_again(record, bench.classifier, fewer, device="cpu")
+    result = predict_again(record, bench.model, fewer, device="cpu")
     assert "not the first ones of the data set" in result.problems[0]
 
 
@@ -220,7 +220,7 @@ def test_verify_near_ties_are_excused_unless_there_are_too_many(tmp_path: Path) 
         def forward(self, images: Tensor) -> Tensor:
             return torch.zeros(len(images), CLASSES)
 
-    model, images = as_classifier(Constant(), PREPROCESSING, name="constant"), Bench.make().images
+    model, images = Model(Constant(), PREPROCESSING, name="constant"), Bench.make().images
     result = run(model, images, BASE, tmp_path, execution=CPU).record
     assert result is not None
     problems = predict_again(result, model, images, device="cpu").problems

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from training_runs import DATA, RECIPE, TinyNet, run, scenes
 
 from aft_models import AftModelsError
-from aft_models.classifier import load_backbone, replace_classifier
+from aft_models.cards import list_weights, weights_card
+from aft_models.checkpoint import load_backbone, load_weights
+from aft_models.classifier import replace_classifier
 from aft_models.preprocessing import Preprocessing, normalize
 from aft_models.training.augment import Windows
 from aft_models.training.checkpoint import Identity
@@ -27,9 +29,8 @@ from aft_models.training.export import export
 from aft_models.training.loop import Outcome, train
 from aft_models.training.recipe import override
 from aft_models.training.recipes import get_recipe
-from aft_models.weights import list_weights, load_weights, weights_card
 from shiftbench.data import Scenes
-from shiftbench.preprocessing import geometry_for
+from shiftbench.geometry import geometry_for
 
 SMALL = "mobilenetv3_small_050"
 
@@ -97,9 +98,9 @@ def test_any_model_is_trained_exported_and_reloaded(tmp_path: Path, name: str) -
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(again(images), outcome.model(images))
-    with pytest.raises(AftModelsError, match="which timm does not know: build that model"):
+    with pytest.raises(AftModelsError, match=r"timm does not contain it\. Build the model"):
         load_weights(card.name, folder)
-    with pytest.raises(AftModelsError, match="do not fit their architecture"):
+    with pytest.raises(AftModelsError, match="does not fit the model"):
         load_weights(card.name, folder, model=TinyNet())
 
 

@@ -17,7 +17,7 @@ from aft_models.training import checkpoint
 from aft_models.training.data import PixelBatches
 from aft_models.training.device import Processes
 
-VIEWS = {"shift": 2, "consistency": 4.0, "worst_of": 2, "teacher": 2}
+VIEWS = {"shift": 2, "consistency": 4.0}
 SETTINGS: dict[str, tuple[bool, dict[str, float]]] = {
     # folder -> whether there is batch norm, and what differs from the usual recipe
     "plain": (False, {"ema_decay": 0.0}),

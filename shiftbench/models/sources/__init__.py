@@ -1,36 +1,86 @@
 """Model sources, one per file: the name of the file is the prefix of its models' names.
 
-A file has a function `load(spec)`, and `entries()` where it knows what can be named. It is imported
-when it is used, and torch not before a model is built: both take seconds.
+A file has a function `build(name, request) -> Built`. It builds a network and never runs it. The
+file is imported when a model is built: libraries take seconds to import.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import socket
 import urllib.request
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
+from importlib.metadata import version
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
+from aft_models.cards import list_weights
+from aft_models.errors import AftModelsError
+from aft_models.files import write_atomic
+from aft_models.preprocessing import Preprocessing
+from aft_models.presets import PRESETS
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError, first_line
-from shiftbench.files import cache_folder, write_atomic
+from shiftbench.files import cache_folder
 from shiftbench.registry import Registry
 
-if TYPE_CHECKING:  # listing models must not wait for torch
-    from shiftbench.models.classifier import Classifier
-    from shiftbench.models.names import ModelSpec
+if TYPE_CHECKING:
+    from torch import Tensor
 
-# Types of several libraries (requests, httpx, huggingface_hub, urllib), none of which we import.
+    from shiftbench.models.names import ModelName
+
+LIBRARIES = {"timm": "timm", "tv": "torchvision"}  # sources with a list -> distribution
+TITLES = {"tv": "torchvision", "hf": "huggingface"}  # in records, if not the prefix itself
+# Error types of requests, httpx, huggingface_hub and urllib, which need not be installed.
 NETWORK_ERRORS = ("Connect", "URLError", "Timeout", "LocalEntryNotFound", "Offline", "HTTPError")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that a caller requests of a source besides the name."""
+
+    pretrained: bool = True  # with the source's own weights; False: they are replaced later
+    classes: int | None = None  # outputs of the classifier; None: the source's own number
+    size: int | None = None  # side of the images in pixels; None: the source's own
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the name and of a card
+    class_names: tuple[str, ...] = ()  # of the data, for zero-shot models
+
+    def take_pretrained(self, text: str) -> tuple[bool, dict[str, Any]]:
+        """Return True if the source shall load its own weights, and the other options."""
+        options = dict(self.options)
+        pretrained = options.pop("pretrained", self.pretrained)
+        if not isinstance(pretrained, bool):
+            raise UsageError(
+                f"expected the model option pretrained as true or false, got {pretrained!r}: "
+                "correct it"
+            )
+        if pretrained and not self.pretrained:
+            raise UsageError(f"{text} is given other weights: leave pretrained=true out")
+        return pretrained, options
+
+    def require_own_weights(self, text: str) -> None:
+        """Raise UsageError if a model whose file contains its weights is given others."""
+        if not self.pretrained:
+            raise UsageError(
+                f"{text} contains its weights: it cannot be trained and takes no others. Leave "
+                "--checkpoint out"
+            )
+
+
+@dataclass(frozen=True)
+class Built:
+    """A network that has not run yet, and the facts about it."""
+
+    network: Callable[[Tensor], Any]  # a torch module or any callable, from images to logits
+    preprocessing: Preprocessing | Mapping[str, Any]
+    class_names: tuple[str, ...] = ()  # by index; empty if unknown
+    code: Mapping[str, str] = field(default_factory=dict)  # part of the identity, see `Identity`
+    weights: str = ""  # digest of the weights, if the network has no state dict
+    parameters: int | None = None  # number of parameters, if the network has none
 
 
 @dataclass(frozen=True)
@@ -39,119 +89,92 @@ class ModelEntry:
 
     name: str  # as `--model` takes it
     source: str
-    weights: bool  # whether the source has trained weights for it
+    weights: bool  # True if the source has trained weights for it
 
 
 class ModelSource(Protocol):
-    """Where models come from: a module of `sources/`, or an object that a plug-in registers.
+    """A module of `sources/`, or an object that a plug-in registers.
 
-    One that knows what can be named has a function `entries() -> Iterable[ModelEntry]` too.
+    A source that can list its models has a function `entries() -> Iterable[ModelEntry]` too.
     """
 
-    def load(self, spec: ModelSpec) -> Classifier:
-        """The model with its preprocessing, and the source's own weights if `spec.pretrained`."""
+    def build(self, name: ModelName, request: Request) -> Built:
+        """Build a network, with the source's own weights if the request includes them."""
         ...
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """A source of ours, imported when it is used."""
-
-    module: str
-
-    def load(self, spec: ModelSpec) -> Classifier:
-        """As the file does."""
-        classifier: Classifier = import_module(self.module).load(spec)
-        return classifier
-
-    def entries(self) -> Iterable[ModelEntry]:
-        """As the file does, if it does."""
-        listed: Iterable[ModelEntry] = getattr(import_module(self.module), "entries", tuple)()
-        return listed
-
-
-SOURCES: Registry[ModelSource] = Registry("model source")
+SOURCES: Registry[ModelSource | str] = Registry("model source")  # or the name of a module
 for _file in iter_modules(__path__):
-    SOURCES.register(_file.name, SourceFile(f"{__name__}.{_file.name}"))
+    SOURCES.register(_file.name, f"{__name__}.{_file.name}")
+
+
+def get_source(name: str) -> ModelSource:
+    """Return a source by its name, imported if it is a module."""
+    source = SOURCES.get(name)
+    return cast(ModelSource, import_module(source)) if isinstance(source, str) else source
 
 
 def list_models() -> list[ModelEntry]:
-    """Every model that can be named, bundled ones first."""
-    return [*_own_entries(), *_entries(own=False)]
+    """List every model that can be named, bundled ones first."""
+    entries = _bundled_entries()
+    for name in LIBRARIES:
+        entries += _library_entries(name)
+    for name in SOURCES:
+        if not isinstance(source := SOURCES.get(name), str):  # of a plug-in
+            entries += getattr(source, "entries", tuple)()
+    return entries
 
 
-def _entries(*, own: bool) -> list[ModelEntry]:
-    """What our sources list, or those of plug-ins; a source that cannot know lists nothing."""
-    sources = (SOURCES.get(name) for name in SOURCES)
-    chosen = (source for source in sources if isinstance(source, SourceFile) == own)
-    return [entry for source in chosen for entry in getattr(source, "entries", tuple)()]
+def _bundled_entries() -> list[ModelEntry]:
+    return [ModelEntry(name, "bundled", True) for name in list_weights()] + [
+        ModelEntry(name, "bundled", False) for name in PRESETS
+    ]
 
 
-def _own_entries() -> list[ModelEntry]:
-    """What our sources list, remembered for this installation: timm takes seconds to import."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    for package in ("aft_models", "timm", "torchvision"):
-        spec = find_spec(package)
-        assert spec is not None
-        place = Path(spec.origin or "").parent
-        files += [place, place / "version.py", place / "presets.py", place / "weights"]
-    stamps = [f"{file} {file.stat().st_mtime_ns}" for file in files if file.exists()]
-    key = hashlib.sha256("\n".join(stamps).encode()).hexdigest()[:16]
-    memory = cache_folder() / "models" / f"{key}.json"
+def _library_entries(source: str) -> list[ModelEntry]:
+    """List the models of a library from a file per version: importing it takes seconds."""
+    library = LIBRARIES[source]
+    memory = cache_folder() / "models" / f"{library}-{version(library)}.json"
     with suppress(OSError, ValueError, TypeError):
         return [ModelEntry(**entry) for entry in json.loads(memory.read_text("utf-8"))]
-    entries = _entries(own=True)
-    with suppress(OSError):  # a folder that cannot be written to costs time, nothing else
+    listing: Any = get_source(source)
+    entries: list[ModelEntry] = list(listing.entries())
+    with suppress(OSError):  # a read-only cache costs time alone
         memory.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(memory, json.dumps([asdict(entry) for entry in entries]).encode())
     return entries
 
 
 def default_models(data: str) -> list[str]:
-    """The bundled models that were trained on a data set."""
-    names = [entry.name for entry in _own_entries() if entry.source == "bundled"]
-    names = [name for name in names if name.endswith(f".{data}")]
+    """List the bundled models that were trained on a data set."""
+    names = [name for name in list_weights() if name.endswith(f".{data}")]
     if not names:
         raise UsageError(f"no bundled model was trained on {data}: name one with --model")
     return names
 
 
 @contextmanager
-def building(spec: ModelSpec, *, hub: bool = False) -> Iterator[None]:
-    """Builds with fixed randomness, and words the errors of a library in one sentence.
-
-    `hub`: files may come from the Hugging Face hub.
-
-    Untrained weights come from the spec's seed, so that every process of a run, and a resumed run,
-    has the same ones; the caller's own random state is left as it was.
-    """
-    import torch
-
-    from aft_models.errors import AftModelsError
-
+def clear_errors(text: str) -> Iterator[None]:
+    """Turn the errors of libraries into one line each, with the name of the model."""
     try:
-        with torch.random.fork_rng(devices=[]), _quick_offline() if hub else nullcontext():
-            torch.default_generator.manual_seed(spec.seed)
-            yield
+        yield
     except ShiftbenchError:
         raise
     except AftModelsError as error:
         raise ModelError(str(error)) from error
-    except ImportError as error:
-        raise ModelError(f"cannot load {spec.text}: {first_line(error)}") from error
     except TypeError as error:
-        raise UsageError(f"cannot build {spec.text}: {first_line(error)}") from error
+        raise UsageError(f"cannot build {text}: {first_line(error)}") from error
     except Exception as error:
         if _is_network_error(error):
             raise ModelError(
-                f"cannot download the weights of {spec.text} ({first_line(error)}): check the "
-                "network, or give a folder that holds them, or a file with --checkpoint"
+                f"cannot download the weights of {text} ({first_line(error)}): check the "
+                "network, or give a folder that contains them, or a file with --checkpoint"
             ) from error
-        raise ModelError(f"cannot load {spec.text}: {first_line(error)}") from error
+        raise ModelError(f"cannot load {text}: {first_line(error)}") from error
 
 
 def _is_network_error(error: BaseException | None) -> bool:
-    """Whether a connection failed anywhere down the chain of causes."""
+    """Return True if a connection failed anywhere in the chain of causes."""
     while error is not None:
         names = [kind.__name__ for kind in type(error).__mro__]
         if isinstance(error, ConnectionError) or any(n in x for n in NETWORK_ERRORS for x in names):
@@ -161,10 +184,11 @@ def _is_network_error(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def _quick_offline() -> Iterator[None]:
-    """Uses only the hub's cache when its host has no address: its retries take most of a minute.
+def hub_access() -> Iterator[None]:
+    """Use only the cache of the Hugging Face hub if its host has no address.
 
-    Behind a proxy the address is the proxy's to find, so nothing changes there.
+    The retries of the hub's library take most of a minute. Behind a proxy nothing changes: there
+    the proxy finds the address.
     """
     from huggingface_hub import constants
 

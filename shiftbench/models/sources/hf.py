@@ -3,70 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from aft_models.preprocessing import ASSUMED, Preprocessing, square
 from shiftbench.errors import ModelError
-from shiftbench.models.classifier import Classifier, as_classifier
-from shiftbench.models.names import ModelSpec
-from shiftbench.models.sources import building
-from shiftbench.models.transforms import learn
-from shiftbench.preprocessing import Preprocessing, square
+from shiftbench.models.names import ModelName
+from shiftbench.models.sources import Built, Request, hub_access
+from shiftbench.models.transforms import read_preprocessing
 
 
-def load(spec: ModelSpec) -> Classifier:
-    """Loads a transformers classifier; weights that lack its head are refused."""
-    library = transformers_library(spec)
+def build(name: ModelName, request: Request) -> Built:
+    """Build a classifier of transformers; weights without its head are an error."""
+    library = transformers_library(name)
     kind = library.AutoModelForImageClassification
-    with building(spec, hub=not Path(spec.name).is_dir()):
-        if spec.pretrained:
-            model, _ = load_pretrained(kind, spec, spec.options)
+    pretrained, options = request.take_pretrained(name.text)
+    with nullcontext() if Path(name.name).is_dir() else hub_access():
+        if pretrained:
+            network = load_pretrained(kind, name, options)
         else:
-            config = library.AutoConfig.from_pretrained(spec.name, **spec.options)
-            if spec.size is not None and hasattr(config, "image_size"):
-                config.image_size = spec.size
-            model = kind.from_config(config)
-        labels = getattr(model.config, "id2label", None) or {}
-        names = tuple(str(labels[index]) for index in sorted(labels))
-        return as_classifier(
-            model,
-            spec.sized(load_processor(spec, model.config, model)),
-            name=spec.public_name(),
-            source="huggingface",
-            # None where the classes are only numbered.
-            class_names=() if all(name.startswith("LABEL_") for name in names) else names,
-        )
+            config = library.AutoConfig.from_pretrained(name.name, **options)
+            if request.size is not None and hasattr(config, "image_size"):
+                config.image_size = request.size
+            network = kind.from_config(config)
+        preprocessing = load_processor(name, network.config)
+    labels = getattr(network.config, "id2label", None) or {}
+    names = tuple(str(labels[index]) for index in sorted(labels))
+    numbered = all(label.startswith("LABEL_") for label in names)
+    return Built(network, preprocessing, () if numbered else names)
 
 
-def transformers_library(spec: ModelSpec) -> Any:
-    """The library, or an error that names the extra."""
+def transformers_library(name: ModelName) -> Any:
+    """Import the library."""
     try:
         import transformers
     except ImportError as error:
         raise ModelError(
-            f"{spec.text} needs the transformers library: pip install 'shiftbench[hf]'"
+            f"{name.text} needs the transformers library: pip install 'shiftbench[hf]'"
         ) from error
     return transformers
 
 
-def load_pretrained(
-    kind: Any, spec: ModelSpec, options: Mapping[str, Any], *, optional: str = ""
-) -> tuple[Any, bool]:
-    """Loads a model with all its weights, and says whether it has the optional ones.
-
-    `kind` is one of transformers' automatic classes; weights whose names begin with `optional` may
-    be missing.
-    """
+def load_pretrained(kind: Any, name: ModelName, options: Mapping[str, Any]) -> Any:
+    """Load a model with all its weights; `kind` is an automatic class of transformers."""
     from transformers.utils import logging as output
 
     shown, level = output.is_progress_bar_enabled(), output.get_verbosity()
-    output.disable_progress_bar()  # of weights that are read from the disk
-    output.set_verbosity_error()  # what does not fit is said below
+    output.disable_progress_bar()
+    output.set_verbosity_error()  # keys that do not fit are reported below
     try:
         model, report = kind.from_pretrained(
-            spec.name,
+            name.name,
             output_loading_info=True,
             weights_only=True,
             ignore_mismatched_sizes=True,
@@ -82,31 +72,30 @@ def load_pretrained(
     ]
     if shapes:
         raise ModelError(
-            f"the weights of {spec.text} do not fit its config.json: {', '.join(shapes[:4])}"
+            f"the weights of {name.text} do not fit its config.json: {', '.join(shapes[:4])}"
         )
     missing = sorted(report["missing_keys"])
-    needed = [key for key in missing if not optional or not key.startswith(optional)]
-    if needed:
+    if missing:
         raise ModelError(
-            f"{spec.text} has no trained weights for {', '.join(needed[:4])}: choose a model that "
-            "was trained for what it is used for here"
+            f"{name.text} has no trained weights for {', '.join(missing[:4])}: choose a model that "
+            "was trained for this task"
         )
-    return model, not missing
+    return model
 
 
-def load_processor(spec: ModelSpec, config: Any, model: Any = None) -> Preprocessing:
-    """What the image processor of a repository or folder does, or ImageNet's custom."""
+def load_processor(name: ModelName, config: Any) -> Preprocessing:
+    """Read the image processor of a repository or folder, or assume ImageNet's preprocessing."""
     from transformers import AutoImageProcessor
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
-        ImageProcessingMixin.get_image_processor_dict(spec.name)
+        ImageProcessingMixin.get_image_processor_dict(name.name)
     except OSError:
-        return Preprocessing(square(getattr(config, "image_size", 224)), origin="assumed")
-    processor = AutoImageProcessor.from_pretrained(spec.name, trust_remote_code=False)
-    return learn(processor, spec.text, model)
+        return Preprocessing(square(getattr(config, "image_size", 224)), origin=ASSUMED)
+    processor = AutoImageProcessor.from_pretrained(name.name, trust_remote_code=False)
+    return read_preprocessing(processor, name.text)
 
 
 def pooled(output: Any) -> Tensor:
-    """The features of a tower; since version 5 transformers returns them in an object."""
+    """Return the features of a tower; since version 5 transformers returns them in an object."""
     return output if isinstance(output, Tensor) else output.pooler_output

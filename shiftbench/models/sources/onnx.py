@@ -1,7 +1,7 @@
-"""`onnx:FILE.onnx[,key=value...]`: a classifier from any framework, through ONNX Runtime.
+"""`FILE.onnx[,key=value...]`: a classifier from any framework, through ONNX Runtime.
 
-What the weights expect of an image stands in a JSON file of the same name beside it (the format of
-our weight cards), or in the options: `onnx:m.onnx,input_size=96,mean=0.5,std=0.5`.
+The preprocessing is in the metadata of an exported file, in a JSON file of the same name beside it
+(the format of weight cards), or in the options: `m.onnx,input_size=96,mean=0.5,std=0.5`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,18 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from aft_models.preprocessing import ASSUMED, Preprocessing, square
 from shiftbench.errors import ModelError, UsageError, first_line
-from shiftbench.models.classifier import Classifier, as_classifier
-from shiftbench.models.names import ModelSpec
-from shiftbench.models.sources import building
-from shiftbench.preprocessing import (
-    FIELDS,
-    Preprocessing,
-    as_preprocessing,
-    card_preprocessing,
-    square,
-)
+from shiftbench.models.names import ModelName
+from shiftbench.models.sources import Built, Request
+from shiftbench.models.transforms import FIELDS, read_preprocessing
 from shiftbench.registry import unknown_name
+
+METADATA = "shiftbench"  # key of an ONNX file's metadata: Preprocessing and class names as JSON
 
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 INPUTS: Mapping[str, Any] = {**FLOATS, "tensor(uint8)": np.uint8}
@@ -40,16 +36,16 @@ INPUTS: Mapping[str, Any] = {**FLOATS, "tensor(uint8)": np.uint8}
 class OnnxNetwork(nn.Module):
     """Normalized images (B, 3, S, S) in, logits out, computed by ONNX Runtime.
 
-    It runs where the images are: on the CPU, or on the GPU that they lie on.
+    The network runs on the device of the images: the CPU or a GPU.
     """
 
     def __init__(self, model: bytes | Path, *, name: str, tf32: bool = False) -> None:
-        """Opens the network.
+        """Open the network.
 
         Args:
             model: The content of an ONNX file, or its path.
-            name: What errors call it.
-            tf32: Whether a GPU may round float32 products to TF32.
+            name: Name in errors.
+            tf32: Allow a GPU to round float32 products to TF32.
         """
         super().__init__()
         self._model = model
@@ -62,13 +58,14 @@ class OnnxNetwork(nn.Module):
         self._kind = INPUTS[images.type]
         self.takes_bytes = self._kind == np.uint8  # pixels of 0 to 255
         self.batch = shape[0] if isinstance(shape[0], int) else None  # None: any number of images
-        self._channels_last = shape[1] != 3  # (B, H, W, 3), as Keras has it
+        self._channels_last = shape[1] != 3  # (B, H, W, 3), as in Keras
+        self.metadata: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
         sides = shape[1:3] if self._channels_last else shape[2:]
         fixed = [side for side in sides if isinstance(side, int)]
         self.size = square(fixed) if fixed else None  # side of its input; None: any
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits, (B, classes), on the device of the images."""
+        """Return the logits (B, classes) on the device of the images."""
         images = images.detach()
         if self._channels_last:
             images = images.permute(0, 2, 3, 1)
@@ -85,13 +82,13 @@ class OnnxNetwork(nn.Module):
             images = torch.cat([images, images[:1].expand(missing, *images.shape[1:])])
         session = self._session(images.device)
         if images.device.type == "cpu":
-            (answer,) = session.run([self._output], {self._input: images.numpy()})
+            (logits,) = session.run([self._output], {self._input: images.numpy()})
         else:
-            answer = self._run_on_gpu(session, images)
-        return torch.from_numpy(answer)[:count]
+            logits = self._run_on_gpu(session, images)
+        return torch.from_numpy(logits)[:count]
 
     def _run_on_gpu(self, session: Any, images: Tensor) -> Any:
-        """Reads the images where they are; only the logits, which are few, come back."""
+        """Run on a GPU without copying the images; only the logits are copied to the CPU."""
         binding = session.io_binding()
         torch.cuda.current_stream(images.device).synchronize()  # the images must be ready
         binding.bind_input(
@@ -113,8 +110,8 @@ class OnnxNetwork(nn.Module):
         providers = _providers(device, runtime, tf32=self._tf32)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 3  # its errors are raised; its warnings are about itself
-        # Between two batches the cores belong to whoever prepares the next one.
+        options.log_severity_level = 3  # errors are raised; warnings do not concern the user
+        # Between two batches the cores are needed to prepare the next one.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             self._sessions[device] = runtime.InferenceSession(
@@ -124,9 +121,9 @@ class OnnxNetwork(nn.Module):
                 # On a CPU the fused operator is several times slower than the norm by itself.
                 disabled_optimizers=["SkipLayerNormFusion"],
             )
-        except Exception as error:  # of many kinds, none of them public
+        except Exception as error:  # of many types, none of them public
             raise ModelError(
-                f"{self._name} is not an ONNX model that ONNX Runtime can run: {first_line(error)}"
+                f"cannot run {self._name} in ONNX Runtime: {first_line(error)}. Export it again"
             ) from error
         return self._sessions[device]
 
@@ -154,7 +151,7 @@ def _providers(device: torch.device, runtime: ModuleType, *, tf32: bool) -> list
 
 
 def _image_input(session: Any, name: str) -> tuple[Any, Sequence[Any]]:
-    """The one input of a network, and its shape: numbers, or names of what is free."""
+    """Return the only input of a network, and its shape: numbers, or names of free sides."""
     inputs = session.get_inputs()
     if len(inputs) != 1:
         raise ModelError(
@@ -184,33 +181,45 @@ def _text(shape: Sequence[Any]) -> str:
     return f"({', '.join('?' if side is None else str(side) for side in shape)})"
 
 
-def load(spec: ModelSpec) -> Classifier:
-    """Opens the file; its card and the options say what its weights expect."""
-    spec.require_own_weights()
-    path = Path(spec.name)
+def build(name: ModelName, request: Request) -> Built:
+    """Open the file, and read its preprocessing."""
+    request.require_own_weights(name.text)
+    path = Path(name.name)
     if not path.is_file():
-        raise UsageError(f"no ONNX file {spec.name!r} for the model {spec.text!r}")
+        raise UsageError(f"no ONNX file {name.name!r} for the model {name.text!r}")
+    unknown = next((key for key in request.options if key not in FIELDS), None)
+    if unknown is not None:
+        raise unknown_name("option of an ONNX model", unknown, FIELDS)
     network = OnnxNetwork(path, name=path.name)
-    card = _card(path.with_suffix(".json"))
-    recipe = _recipe(spec, card, network)
     parameters, digest = _weights(path)
-    names = tuple(map(str, card.get("class_names") or ()))
-    with building(spec):
-        classifier = as_classifier(
-            network,
-            recipe,
-            name=spec.public_name(),
-            source="onnx",
-            digest=digest,
-            class_names=names,
-            parameters=parameters,
+    if METADATA in network.metadata:  # written by an export, with the preprocessing complete
+        preprocessing, class_names = _read_metadata(network.metadata[METADATA], path)
+        preprocessing = read_preprocessing(request.options, name.text, preprocessing)
+    else:
+        card = _card(path.with_suffix(".json"))
+        preprocessing = _read_card(name, card, request.options, network)
+        class_names = tuple(map(str, card.get("class_names") or ()))
+    if network.size not in (None, preprocessing.size):
+        raise UsageError(
+            f"expected images of {network.size} pixels for {name.text}, got "
+            f"{preprocessing.size}: leave input_size out, or export the model with a free size"
         )
-    if names and len(names) != classifier.num_classes:
+    return Built(network, preprocessing, class_names, weights=digest, parameters=parameters)
+
+
+def _read_metadata(text: str, path: Path) -> tuple[Preprocessing, tuple[str, ...]]:
+    try:
+        content = json.loads(text)
+        names = tuple(map(str, content.pop("class_names", ())))
+        known = {field.name for field in fields(Preprocessing)}
+        read = {key: value for key, value in content.items() if key in known}
+        read |= {key: tuple(read[key]) for key in ("mean", "std")}
+        return Preprocessing(**read), names
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(
-            f"the card {path.with_suffix('.json').name} names {len(names)} classes, and "
-            f"{path.name} answers with {classifier.num_classes}: correct the card"
-        )
-    return classifier
+            f"cannot read the metadata {METADATA!r} of {path}: {first_line(error)}. Export the "
+            "model again"
+        ) from error
 
 
 def _card(path: Path) -> Mapping[str, Any]:
@@ -225,42 +234,37 @@ def _card(path: Path) -> Mapping[str, Any]:
     return card
 
 
-def _recipe(spec: ModelSpec, card: Mapping[str, Any], network: OnnxNetwork) -> Preprocessing:
-    """From the card beside the file and the options; both may leave fields out."""
-    unknown = next((key for key in spec.options if key not in FIELDS), None)
-    if unknown is not None:
-        raise unknown_name("option of an ONNX model", unknown, FIELDS)
-    default = {"input_size": network.size} if network.size else {}
-    known = card_preprocessing({**default, **card})
+def _read_card(
+    name: ModelName, card: Mapping[str, Any], options: Mapping[str, Any], network: OnnxNetwork
+) -> Preprocessing:
+    """Read the preprocessing from the card beside the file and the options; both may be partial."""
+    default = Preprocessing(network.size or 224, origin=ASSUMED)
+    fields_of_card = {key: card[key] for key in FIELDS if key in card}
+    known = read_preprocessing(fields_of_card, name.text, default)
+    known = replace(known, enlarge="crop_pct" in card)
     if network.takes_bytes:
-        named = {"mean", "std"} & {*card, *spec.options}
+        named = {"mean", "std"} & {*card, *options}
         if named:
             raise UsageError(
-                f"{spec.text} takes pixels of 0 to 255 and normalizes them itself: leave "
+                f"{name.text} takes pixels of 0 to 255 and normalizes them itself: leave "
                 f"{' and '.join(sorted(named))} out"
             )
         known = replace(known, mean=(0.0,) * 3, std=(1.0,) * 3, origin="bytes")
-    recipe = as_preprocessing(spec.options, known)
-    if network.size not in (None, recipe.input_size):
-        raise UsageError(
-            f"{spec.text} takes images of {network.size} pixels, and {recipe.input_size} were "
-            "asked for: leave input_size out, or export the model with a free size"
-        )
-    return recipe
+    return read_preprocessing(options, name.text, known)
 
 
 def _weights(path: Path) -> tuple[int, str]:
-    """The number of parameters, and the digest of the file and of those it keeps weights in."""
+    """Return the number of parameters, and the digest of the file and its external data."""
     import onnx
 
     tensors = onnx.load(str(path), load_external_data=False).graph.initializer
-    elsewhere = {
+    files = {
         entry.value
         for tensor in tensors
         for entry in tensor.external_data
         if entry.key == "location"
     }
     digest = hashlib.sha256(path.read_bytes())
-    for place in sorted(elsewhere):
-        digest.update((path.parent / place).read_bytes())
+    for file in sorted(files):
+        digest.update((path.parent / file).read_bytes())
     return sum(math.prod(tensor.dims) for tensor in tensors), digest.hexdigest()

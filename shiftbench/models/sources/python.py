@@ -1,8 +1,7 @@
-"""`FILE.py:FUNCTION`: a function of the user's returns a model, and may add its preprocessing.
+"""`FILE.py:FUNCTION`: the user's function returns a model, and may add its preprocessing.
 
 The model is a module or any callable from images to logits. Beside it the function may return a
-mapping such as `{"input_size": 96, "mean": 0.5, "std": 0.5}`, or the transform that the model was
-evaluated with: any callable from a PIL image to a tensor.
+mapping such as `{"input_size": 96, "mean": 0.5, "std": 0.5}`, or the transform of the evaluation.
 """
 
 from __future__ import annotations
@@ -15,83 +14,76 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from aft_models.preprocessing import Preprocessing
 from shiftbench.errors import ModelError, UsageError, first_line
-from shiftbench.identity import local_names, source_parts
-from shiftbench.models.classifier import Classifier, as_classifier
-from shiftbench.models.names import ModelSpec
-from shiftbench.models.sources import building
-from shiftbench.models.sources.timm import timm_preprocessing
-from shiftbench.models.transforms import preprocessing_for
+from shiftbench.identity import file_digests
+from shiftbench.models.names import ModelName
+from shiftbench.models.sources import Built, Request
+from shiftbench.models.transforms import read_preprocessing
 from shiftbench.registry import unknown_name
 
-_IMPORTED: dict[Path, Mapping[str, str]] = {}  # the sources of each file when it was imported
+_IMPORTED: dict[Path, Mapping[str, str]] = {}  # digests of each file when it was imported last
 
 
-def load(spec: ModelSpec) -> Classifier:
-    """Imports the file, calls the function with the options, and takes what it returns."""
-    file, _, function = spec.name.rpartition(":")
+def build(name: ModelName, request: Request) -> Built:
+    """Import the file, call the function with the options, and read its result."""
+    file, _, function = name.name.rpartition(":")
     path = Path(file)
     if not path.is_file():
-        raise UsageError(f"no Python file {file!r} for the model {spec.text!r}")
-    with _importing(path):
-        build = _function(path, function)
-        with building(spec):
-            built = build(**spec.options)
-    model, given = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
-    if not callable(model):
+        raise UsageError(f"no Python file {file!r} for the model {name.text!r}")
+    digests = file_digests(path)
+    with _importing(path, digests):
+        result = _function(path, function)(**request.options)
+    network, given = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+    if not callable(network):
         raise ModelError(
-            f"{path.name}:{function} must return a model (a torch module, or a callable from "
-            f"images to logits) or a model and its preprocessing; it returned a "
-            f"{type(model).__name__}"
+            f"expected a model from {path.name}:{function} (a torch module, or a callable from "
+            f"images to logits), or a model and its preprocessing, got a {type(network).__name__}: "
+            "return one of them"
         )
-    name = spec.public_name()
-    with building(spec):
-        own = timm_preprocessing(model) if hasattr(model, "pretrained_cfg") else None
-        return as_classifier(
-            model,
-            spec.sized(preprocessing_for(model, {} if given is None else given, name, own)),
-            name=name,
-            code={
-                "function": function,
-                "options": ",".join(f"{k}={v!r}" for k, v in sorted(spec.options.items())),
-                **source_parts(path),
-            },
-        )
+    own = Preprocessing.of(network) if hasattr(network, "pretrained_cfg") else None
+    options = ",".join(f"{key}={value!r}" for key, value in sorted(request.options.items()))
+    return Built(
+        network,
+        read_preprocessing({} if given is None else given, name.public_name(), own),
+        code={"function": function, "options": options, **digests},
+    )
 
 
 @contextmanager
-def _importing(path: Path) -> Iterator[None]:
-    """Lets a file import what is beside it, as it is now.
+def _importing(path: Path, digests: Mapping[str, str]) -> Iterator[None]:
+    """Let a file import the modules beside it, in their present version.
 
-    Modules of that name that another folder had, or that were edited since, are forgotten.
+    Modules of the same name in another folder, or edited since their import, are removed.
     """
-    folder, parts = path.resolve().parent, source_parts(path)
-    own = {str(folder / name) for name in parts}
-    names = local_names(path)
-    edited = _IMPORTED.get(path.resolve(), parts) != parts
+    path = path.resolve()
+    own = {str(path.parent / name) for name in digests}
+    names = {Path(name).parts[0].removesuffix(".py") for name in digests} - {path.stem}
+    edited = _IMPORTED.get(path, digests) != digests
     for key in [key for key in sys.modules if key.partition(".")[0] in names]:
         origin = getattr(sys.modules[key], "__file__", None)
         if edited or (origin is not None and str(Path(origin).resolve()) not in own):
             del sys.modules[key]
-    _IMPORTED[path.resolve()] = parts
+    _IMPORTED[path] = digests
     before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # its files are told apart by second, and edits are quicker
-    sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True  # bytecode is dated to the second; an edit may be faster
+    sys.path.insert(0, str(path.parent))
     importlib.invalidate_caches()
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
+        sys.path.remove(str(path.parent))
         sys.dont_write_bytecode = before
 
 
 def _function(path: Path, name: str) -> Callable[..., Any]:
-    identity = f"_shiftbench_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(identity, path)
+    """Import a file under a name of its own and return one of its functions."""
+    module_name = f"_shiftbench_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[identity] = module  # dataclasses and pickling in the file look it up there
+    sys.modules[module_name] = module  # dataclasses and pickling in the file find it there
     try:
         spec.loader.exec_module(module)
     except Exception as error:

@@ -7,65 +7,42 @@ file are taken for that set's: its preprocessing applies.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
 
 import torchvision
 from torchvision.models import get_model, get_model_weights, list_models
 
-from shiftbench.models.classifier import Classifier, as_classifier
-from shiftbench.models.names import ModelSpec
-from shiftbench.models.sources import ModelEntry, building
-from shiftbench.preprocessing import Preprocessing, square
+from shiftbench.models.names import ModelName
+from shiftbench.models.sources import Built, ModelEntry, Request
+from shiftbench.models.transforms import of_weights
 from shiftbench.registry import unknown_name
 
-# Two models carry weights from TensorFlow and undo torchvision's normalization in front of them.
-# torchvision sets this for weights that it downloads itself; the same file as a checkpoint needs it
-# as much. Weights trained without it say `transform_input=false`. The initial values are replaced.
-FROM_TENSORFLOW = {
-    name: {"transform_input": True, "init_weights": False} for name in ("googlenet", "inception_v3")
-}
+# The weights of two models come from TensorFlow and undo torchvision's normalization. torchvision
+# sets the option when it downloads them; the same weights from a file need it too. Weights trained
+# without it need `transform_input=false`. The initial values are replaced.
+FROM_TENSORFLOW = ("googlenet", "inception_v3")
 
 
-def load(spec: ModelSpec) -> Classifier:
-    """Builds a torchvision model; options besides `weights` and `pretrained` go to it."""
-    pretrained, options = spec.take_pretrained()
-    weights = _take_weights(spec, options)
-    if not spec.pretrained:
-        options = {**FROM_TENSORFLOW.get(spec.name, {}), **options}
-    with building(spec):
-        model = get_model(spec.name, weights=weights if pretrained else None, **options)
-        transforms = weights.transforms()
-        view = square(transforms.crop_size)
-        recipe = Preprocessing(
-            input_size=view,
-            mean=tuple(transforms.mean),
-            std=tuple(transforms.std),
-            interpolation=transforms.interpolation.value,
-            crop_pct=view / min(transforms.resize_size),
-            origin=weights.name,
-        )
-        return as_classifier(
-            model,
-            spec.sized(recipe),
-            name=spec.text,
-            source="torchvision",
-            class_names=weights.meta["categories"] if pretrained else (),
-        )
+def build(name: ModelName, request: Request) -> Built:
+    """Build a torchvision model; options besides `weights` and `pretrained` go to it."""
+    pretrained, options = request.take_pretrained(name.text)
+    names = list_models(module=torchvision.models)
+    if name.name not in names:
+        raise unknown_name("torchvision classifier", name.name, names)
+    tags, tag = get_model_weights(name.name), options.pop("weights", "DEFAULT")
+    if tag not in tags.__members__:
+        raise unknown_name(f"weights of {name.name}", str(tag), tags.__members__)
+    weights = tags[tag]
+    if not request.pretrained and name.name in FROM_TENSORFLOW:
+        options = {"transform_input": True, "init_weights": False, **options}
+    return Built(
+        get_model(name.name, weights=weights if pretrained else None, **options),
+        replace(of_weights(weights.transforms()), origin=weights.name),
+        tuple(weights.meta["categories"]) if pretrained else (),
+    )
 
 
 def entries() -> Iterable[ModelEntry]:
-    """Every classifier of torchvision."""
+    """List the classifiers of torchvision."""
     for name in list_models(module=torchvision.models):
         yield ModelEntry(f"tv:{name}", "torchvision", True)
-
-
-def _take_weights(spec: ModelSpec, options: dict[str, Any]) -> Any:
-    """Removes the tag of the weights from the options; the weights hold their preprocessing."""
-    names = list_models(module=torchvision.models)
-    if spec.name not in names:
-        raise unknown_name("torchvision classifier", spec.name, names)
-    tags = get_model_weights(spec.name)
-    tag = options.pop("weights", "DEFAULT")
-    if tag not in tags.__members__:
-        raise unknown_name(f"weights of {spec.name}", str(tag), tags.__members__)
-    return tags[tag]

@@ -1,0 +1,104 @@
+"""Input remedies: functions around any callable that takes images."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from aft_models.errors import AftModelsError
+from aft_models.remedies import RemedySpec
+
+Undo = Callable[[Any], Any]
+"""Maps the outputs for the images that a network was given back to the original images."""
+
+
+class InputRemedy(ABC):
+    """A change of the images that a network is given."""
+
+    margin: int = 0  # pixels needed on each side of the network's view, in network pixels
+    scale: int = 1  # image pixels per network pixel
+    keeps_pixels: bool = False  # crops or rolls only, one image for each: equal inputs may occur
+
+    @abstractmethod
+    def show(self, images: Tensor) -> tuple[Tensor, Undo]:
+        """Change images (B, C, I, I) to the images that the network is given.
+
+        Returns:
+            Images (n B, C, S, S), and the function that maps the network's outputs for them to
+            outputs for the B original images.
+        """
+
+
+def same(outputs: Any) -> Any:
+    """Return the outputs: the `undo` of remedies that do not change them."""
+    return outputs
+
+
+def build_inputs(specs: Sequence[RemedySpec]) -> tuple[InputRemedy, ...]:
+    """Build the input remedies among some remedies, in the order of application to the network.
+
+    The last one is the outermost: it is the first to change an image.
+    """
+    return tuple(spec.remedy.load()(*spec.numbers) for spec in specs if spec.remedy.input)
+
+
+def show_all(remedies: Sequence[InputRemedy], images: Tensor) -> tuple[Tensor, Undo]:
+    """Apply several input remedies, the outermost first."""
+    if remedies and not (images.ndim == 4 and images.is_floating_point()):
+        raise AftModelsError(
+            f"expected floating-point images (B, C, H, W), got {images.dtype} "
+            f"{tuple(images.shape)}: convert them first"
+        )
+    steps = []
+    for remedy in reversed(remedies):
+        images, undo = remedy.show(images)
+        steps.append(undo)
+
+    def undo_all(outputs: Any) -> Any:
+        for step in reversed(steps):
+            outputs = step(outputs)
+        return outputs
+
+    return images, undo_all
+
+
+def shared_view(remedies: Sequence[InputRemedy], images: Tensor) -> Tensor:
+    """Apply the outermost remedies that keep pixels: equal results have equal predictions."""
+    for remedy in reversed(remedies):
+        if not remedy.keeps_pixels:
+            break
+        images, _ = remedy.show(images)
+    return images
+
+
+class ShownNetwork(nn.Module):
+    """A network or any callable behind input remedies; weights keep their names."""
+
+    def __init__(self, network: Callable[[Tensor], Any], remedies: Sequence[InputRemedy]) -> None:
+        super().__init__()
+        self.network = network
+        self.remedies = tuple(remedies)
+
+    def forward(self, images: Tensor) -> Any:
+        """Return the network's outputs for images (B, C, I, I)."""
+        shown, undo = show_all(self.remedies, images)
+        return undo(self.network(shown))
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the state dict of the network."""
+        network = self.network
+        return network.state_dict(*args, **kwargs) if isinstance(network, nn.Module) else {}
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load a state dict of the network."""
+        if not isinstance(self.network, nn.Module):
+            raise AftModelsError("cannot load weights: the wrapped callable is not a torch module")
+        return self.network.load_state_dict(*args, **kwargs)
+
+    def no_weight_decay(self) -> set[str]:
+        """Name the parameters that the network exempts from weight decay, as timm's models do."""
+        listed = getattr(self.network, "no_weight_decay", None)
+        return set() if listed is None else {f"network.{name}" for name in listed()}

@@ -1,0 +1,204 @@
+"""The canvas of a run: resize, center crop, margin, padding (docs/protocol.md).
+
+The canvas is the view that a model takes plus a margin on each side that shifts read from. The
+position of the view in the image does not depend on the margin.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL.Image import Image, Resampling
+
+from aft_models.preprocessing import (
+    CROP_PCT,
+    Preprocessing,
+    center_start,
+    cropped_from,
+    resized_shape,
+)
+from shiftbench.errors import UsageError
+from shiftbench.registry import unknown_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pixels = NDArray[np.uint8]  # (H, W, 3)
+PADS = ("none", "reflect", "zeros")
+
+PAPER_RATIO = 1 / CROP_PCT  # 256 / 224: the resize of the paper and of most evaluations
+
+# torchvision's names for the filters of PIL, which antialias when they shrink.
+INTERPOLATIONS = {
+    "nearest": Resampling.NEAREST,
+    "nearest-exact": Resampling.NEAREST,
+    "bilinear": Resampling.BILINEAR,
+    "bicubic": Resampling.BICUBIC,
+    "box": Resampling.BOX,
+    "hamming": Resampling.HAMMING,
+    "lanczos": Resampling.LANCZOS,
+}
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The pixels of an image that a canvas contains."""
+
+    view: int  # side of the images that the model takes, in pixels
+    resize: int  # R: the shorter side of the image after resizing
+    margin: int  # m: pixels around the view on each side
+    interpolation: str  # of the resize
+    pad: str = "none"  # fills a margin that the image lacks: an error, reflected or black pixels
+    crop: str = "paper"  # rule of R: the paper's, the model's own, or a fraction
+    rendered: bool = False  # drawn at the resolution of the view: no resize, any margin
+    squash: bool = False  # both sides are resized to R
+    inner: int | None = None  # side of the network's own images within a wider view; None: no such
+
+    @property
+    def side(self) -> int:
+        """Side of the canvas in pixels."""
+        return self.view + 2 * self.margin
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields for a record; `Geometry(**content)` reads them back."""
+        content = asdict(self)
+        if self.inner is None:
+            del content["inner"]
+        if not self.squash:
+            del content["squash"]
+        return content
+
+    def canvas(self, image: Image) -> Tensor:
+        """Resize and crop an RGB image to a canvas: uint8 (3, side, side)."""
+        import torch
+
+        pixels = np.asarray(  # (H, W, 3)
+            image.resize(self._size(image), INTERPOLATIONS[self.interpolation])
+        )
+        rows, above = self._span(pixels.shape[0])
+        columns, left = self._span(pixels.shape[1])
+        window = pixels[rows, columns]
+        below, right = self.side - above - window.shape[0], self.side - left - window.shape[1]
+        if above or below or left or right:
+            assert self.pad != "none", "geometry_for raises for a margin that the image lacks"
+            mode: Any = "reflect" if self.pad == "reflect" else "constant"
+            window = np.pad(window, ((above, below), (left, right), (0, 0)), mode)
+        return torch.from_numpy(np.ascontiguousarray(window.transpose(2, 0, 1)))
+
+    def _size(self, image: Image) -> tuple[int, int]:
+        """Return width and height after the resize."""
+        width, height = image.size
+        if self.squash:
+            return self.resize, self.resize
+        return resized_shape(width, height, self.resize)
+
+    def _span(self, length: int) -> tuple[slice, int]:
+        """Return the pixels of an axis within the canvas, and the count missing before them."""
+        # The crop of the network's images. Subtracting the margin afterwards fixes the position of
+        # the view: rounding (length - side) / 2 would change it with the margin.
+        inner = self.inner or self.view
+        start = center_start(length, inner) - (self.view - inner) // 2 - self.margin
+        return slice(max(start, 0), min(start + self.side, length)), max(-start, 0)
+
+
+def geometry_for(
+    preprocessing: Preprocessing,
+    *,
+    crop_pct: str | float = "paper",
+    margin: int = 0,
+    pad: str = "none",
+    finished: bool = False,
+    rendered: bool = False,
+    shift: str = "this shift",
+) -> Geometry:
+    """Plan the canvas of a model with a margin for its shifts.
+
+    >>> half = (0.5, 0.5, 0.5)
+    >>> geometry_for(Preprocessing(224, half, half)).resize
+    256
+    >>> geometry_for(Preprocessing(32, half, half), finished=True).resize
+    32
+
+    Args:
+        preprocessing: The images that the model takes.
+        crop_pct: `paper` (R = S 256 / 224 for every model; images of S x S are not resized),
+            `model` (the model's own R and squashing), or a fraction.
+        margin: Pixels around the view.
+        pad: Fills the margin beyond the image: `none` (an error), `reflect`, `zeros`.
+        finished: All images of the data set have S x S pixels already (`ImageSet.has_size`).
+        rendered: The data set renders the canvas, with any margin.
+        shift: The shift that needs the margin, for the error.
+    """
+    for what, name, known in (
+        ("padding", pad, PADS),
+        ("interpolation", preprocessing.interpolation, tuple(INTERPOLATIONS)),
+    ):
+        if name not in known:
+            raise unknown_name(what, name, known)
+    if margin < 0:
+        raise UsageError(f"expected a margin of 0 or more pixels, got {margin}: increase it")
+    scale, view = preprocessing.scale, preprocessing.input_size
+    inner = scale * preprocessing.size
+    geometry = Geometry(
+        view=view,
+        resize=scale * _resize(preprocessing, crop_pct, finished),
+        margin=margin,
+        interpolation=preprocessing.interpolation,
+        pad=pad,
+        crop=str(crop_pct),
+        rendered=rendered,
+        squash=crop_pct == "model" and preprocessing.squash,
+        inner=None if inner == view else inner,
+    )
+    if not rendered:
+        _require_margin(geometry, finished, shift)
+    return geometry
+
+
+def _resize(preprocessing: Preprocessing, crop_pct: str | float, finished: bool) -> int:
+    """Return R in network pixels: by the paper's rule, the model's own, or a fraction."""
+    size = preprocessing.size
+    if crop_pct == "paper":
+        # Images as large as the view, such as CIFAR for a network of that size, are not resized,
+        # unless the weights were trained on such images enlarged.
+        if finished:
+            return preprocessing.own_resize if preprocessing.enlarge else size
+        return round(size * PAPER_RATIO)
+    if crop_pct == "model":
+        return preprocessing.own_resize
+    try:
+        fraction = float(crop_pct)
+    except ValueError:
+        raise unknown_name("crop fraction", str(crop_pct), ("paper", "model", "0.875")) from None
+    if not 0 < fraction <= 1:
+        raise UsageError(
+            f"expected a crop fraction in (0, 1], got {fraction:g}: 0.875 means 224 of 256"
+        )
+    return cropped_from(size, fraction)
+
+
+def _require_margin(geometry: Geometry, finished: bool, shift: str) -> None:
+    """Raise UsageError for a margin that the images lack."""
+    view, resize = geometry.inner or geometry.view, geometry.resize
+    margin = (geometry.side - view) // 2
+    if margin > geometry.margin:
+        shift = f"{shift} and the wider view" if geometry.margin else "the wider view"
+    available = max(resize - view, 0) // 2
+    if margin <= available or geometry.pad != "none":
+        return
+    enough = math.floor(1000 * view / (view + 2 * margin)) / 1000
+    there = (
+        f"the images have {view} px and are not resized"
+        if finished and resize == view
+        else f"resizing to {resize} px leaves {available}"
+    )
+    what = "number for the remedy" if shift == "the wider view" else "max shift"
+    smaller = f"choose a smaller {what}, or " if available else ""
+    raise UsageError(
+        f"{shift} needs {margin} pixels around the view of {view} px, but {there}: {smaller}fill "
+        f"the margin with --pad reflect or zeros, or resize larger with --crop-pct {enough:g}"
+    )
