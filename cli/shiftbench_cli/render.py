@@ -342,7 +342,9 @@ def print_comparison(baseline: Result, differences: Sequence[Difference]) -> Non
     _print_title(console, str(baseline.data))
     _print_columns(console, rows, columns, text)
     extents = {
-        one.name.kind: Cell(one.model, "", one.name, one.value).extent for one in differences
+        one.name.kind: Cell(one.model, "", one.name, one.value).extent
+        for one in differences
+        if one.name.radius is not None
     }
     shifts = ", ".join(f"{kind} {extent}" for kind, extent in extents.items() if extent)
     notes = "Baseline in percent, models as paired differences to it in points"
