@@ -24,7 +24,6 @@ from shiftbench.running.predict import PRECISIONS, choose_device
 from shiftbench.running.runner import Execution
 from shiftbench.running.shards import NO_IMAGES, Shard, shard_of_environment
 from shiftbench.running.suite import RunSpec, read_suite, run_all
-from shiftbench.scores import ScoreName
 from shiftbench_cli import options, render
 from shiftbench_cli.main import MISSED, explain
 from shiftbench_cli.options import COUNT, PATH, Choice, Group
@@ -281,14 +280,10 @@ def _limits(specs: Sequence[RunSpec], below: Sequence[str], above: Sequence[str]
     """Read limits before a model is loaded."""
     if not below and not above:
         return []
-    scores = _planned(specs)
+    # Scores of attacks that the data lacks are included.
+    scores = planned_scores([spec.with_attacks(camera=True) for spec in specs])
     limits = [Limit.parse(text, above=False, scores=scores) for text in below]
     return limits + [Limit.parse(text, above=True, scores=scores) for text in above]
-
-
-def _planned(specs: Sequence[RunSpec]) -> dict[ScoreName, bool]:
-    """Return the scores of runs; those of attacks that the data lacks are included."""
-    return planned_scores([spec.with_attacks(camera=True) for spec in specs])
 
 
 def _discard(specs: Sequence[RunSpec], folder: Path) -> None:
@@ -317,12 +312,10 @@ def _evaluate(
             if len(specs) == 1:
                 raise outcome.error
             failed.setdefault(explain(outcome.error)[0], []).append(name)
-        elif done is not None and done.record is not None:
-            known = done.record.scores
-            scores = {n: known[n] for n in _planned([outcome.spec]) if n in known}
-            results.append(replace(done.record, scores=scores))
+        elif done is not None and done.requested is not None:
+            results.append(done.requested)
             if done.complete and execution.shard.count == 1:
-                progress.note(f"{name}: complete, in {done.record.folder}")
+                progress.note(f"{name}: complete, in {done.requested.folder}")
         elif done is not None and not is_worker():
             progress.note(f"{name}: {done.left} images are left to other processes")
     return results, [f"error: {', '.join(who)} failed: {text}" for text, who in failed.items()]
