@@ -129,10 +129,10 @@ def test_leaderboard_fits_any_terminal_and_cuts_no_number(
     assert max(len(line.rstrip()) for line in text.splitlines()) <= columns
     for cell in table.cells.values():
         assert re.search(rf"(?<![\d.]){re.escape(cell.value.text())}(?![\d.])", text)
-        assert (cell.value.interval() in text) == (columns >= 120)
-    assert ("95% intervals within" in " ".join(text.split())) == (columns < 120)
+        assert (cell.value.interval() in text) == (columns >= 250)
+    assert ("95% intervals within" in " ".join(text.split())) == (columns < 250)
     rows = [line for line in text.splitlines() if line.startswith(scenes[0].model.name[:18])]
-    assert columns < 80 or len(rows) == 1, "one table"
+    assert columns < 120 or len(rows) == 1, "one table"
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

@@ -118,10 +118,12 @@ def test_table_cells_and_curves_contain_every_score(tmp_path: Path) -> None:
 def test_extent_follows_step_and_unit() -> None:
     (cell,) = [
         cell
-        for cell in score_cells([make_result(step="1/4", max_shift=3)])
+        for cell in score_cells(
+            [make_result(failures={"bilinear": spread(10, [1])}, step="1/4", max_shift=3)]
+        )
         if cell.name.radius == 3
     ]
-    assert cell.name.kind == "crop[1/4]"
+    assert cell.name.kind == "bilinear[1/4]"
     assert cell.extent == "3/4 px"
     unknown = make_result(failures={"spiral": spread(10, [1])}, max_shift=2)
     assert {cell.extent for cell in score_cells([unknown])} >= {"", "2 steps"}
