@@ -268,8 +268,9 @@ class TableFolder:
             _remove(self._last)
         self._last = path
         with suppress(OSError):
+            now = path.stat().st_mtime  # by the clock of the file system: machines may disagree
             for leftover in self.folder.glob(".*.tmp"):
-                if time.time() - leftover.stat().st_mtime > ABANDONED_SECONDS:
+                if now - leftover.stat().st_mtime > ABANDONED_SECONDS:
                     _remove(leftover)
 
 

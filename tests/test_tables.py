@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +242,23 @@ def test_folder_full_disk_raises_and_leaves_no_partial_file(
     with pytest.raises(RecordError, match=r"No space left on device.*--output"):
         store.save(images())
     assert not list((tmp_path / "tables").iterdir())
+
+
+@pytest.mark.parametrize("days", [-1, 0, 1])
+def test_folder_clock_a_day_apart_keeps_files_that_others_write(
+    days: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = folder_of(tmp_path)
+    store.folder.mkdir()
+    being_written, abandoned = store.folder / ".a.tmp", store.folder / ".b.tmp"
+    being_written.touch()
+    abandoned.touch()
+    os.utime(abandoned, (0, 0))
+    ahead = time.time() + days * 86400
+    monkeypatch.setattr(time, "time", lambda: ahead)
+    store.save(images())
+    assert being_written.exists()
+    assert not abandoned.exists()
 
 
 def test_cells_known_and_wrong() -> None:
