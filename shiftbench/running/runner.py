@@ -20,7 +20,7 @@ import torch
 from aft_models.preprocessing import normalize
 from shiftbench.data import CanvasBatch, Canvases, ImageSet, RenderedSet, load_dataset
 from shiftbench.errors import DataError, RecordError, UsageError
-from shiftbench.metrics.base import Request
+from shiftbench.metrics.base import Request, read_cells, remaining_passes
 from shiftbench.models import Model, load_model
 from shiftbench.records.result import (
     RECORD_FILE,
@@ -42,7 +42,7 @@ from shiftbench.running.predict import (
 )
 from shiftbench.running.shards import WHOLE, Shard
 from shiftbench.shifts import Views
-from shiftbench.tables import DIGEST, UNKNOWN, UNREADABLE, TableFolder, Tables, identifier
+from shiftbench.tables import CLEAN, DIGEST, UNKNOWN, UNREADABLE, TableFolder, Tables, identifier
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ def predict_missing(
     device = choose_device(execution.device, process=execution.shard.index - 1)
     with float32_arithmetic(job.settings["precision"]):
         predictor = make_predictor(job, device, execution.batch_size)
-        most, done = job.remaining_passes(tables), 0
+        most, done = _most_passes(job, keys, tables), 0
         due, interval = time.monotonic() + FIRST_SAVE, FIRST_SAVE
         size = FULL_BATCHES * predictor.batch_size
         for canvases in load_ahead(job, keys, size, tables, workers=execution.workers):
@@ -201,6 +201,15 @@ def predict_missing(
             done += len(canvases)
         if callback is not None:
             callback(Progress(done, len(keys), predictor.passes, most))
+
+
+def _most_passes(job: Job, keys: Sequence[str], tables: Tables) -> int:
+    """Return the largest number of forward passes that some images may still take."""
+    most = int((tables.column(CLEAN)[tables.rows(keys)] < 0).sum())
+    for request in job.requests:
+        own = [key for key in keys if job.position[key] < request.images]
+        most += remaining_passes(request.metric, read_cells(tables, request.metric, own))
+    return most
 
 
 def make_predictor(job: Job, device: torch.device, batch_size: int | None) -> Predictor:

@@ -31,7 +31,8 @@ from shiftbench.records.result import Result, load_record
 from shiftbench.running import runner
 from shiftbench.running.job import Settings, attack_names, make_job
 from shiftbench.running.predict import choose_device
-from shiftbench.running.runner import run
+from shiftbench.running.runner import Execution, Progress, run
+from shiftbench.running.shards import Shard
 
 SETTINGS = replace(BASE, attacks=("crop", "camera"), max_shift=2, consistency=("integer", "crop"))
 
@@ -308,3 +309,16 @@ def test_missing_margin_raises_with_ways_out(bench: Bench, tmp_path: Path) -> No
     result = run(bench.model, images, padded, tmp_path, execution=CPU).record
     assert result is not None
     assert result.data.geometry["pad"] == "reflect"
+
+
+def test_shards_most_passes_count_their_own_images(tmp_path: Path) -> None:
+    settings = Settings(attacks=("crop",), max_shift=1, limit=12, consistency=(), full_grid=True)
+    most: list[int] = []
+    for execution in (Execution(), Execution(shard=Shard(1, 3)), Execution(shard=Shard(2, 3))):
+        seen: list[Progress] = []
+        output = tmp_path / str(execution.shard.count)
+        run("xcit_pico_6_p8.scenes", "scenes", settings, output, execution=execution,
+            callback=seen.append)  # fmt: skip
+        most.append(seen[-1].most_passes)
+        assert seen[-1].passes == seen[-1].most_passes
+    assert most == [12 * 9, 4 * 9, 4 * 9]
