@@ -25,7 +25,9 @@ from shiftbench.errors import ShiftbenchError, UsageError, first_line
 from shiftbench.files import file_safe
 from shiftbench.models import Model, load_model, parse_model
 from shiftbench.models.sources import SOURCES
+from shiftbench.records.result import record_folder
 from shiftbench.registry import unknown_name
+from shiftbench.running.finished import find_finished, note_finished, run_digest
 from shiftbench.running.job import AttackSpec, Settings
 from shiftbench.running.runner import Execution, ProgressCallback, RunResult, run
 
@@ -114,11 +116,16 @@ def run_all(
         try:
             if source not in opened:
                 opened[source] = prepare(spec.load_data())
-            model = spec.load_model(opened[source])
-            show = callback(title)
-            done = run(
-                model, opened[source], spec, output, execution=execution, fresh=fresh, callback=show
-            )
+            dataset = opened[source]
+            folder = record_folder(Path(output), spec.shown, dataset.name)
+            digest = run_digest(spec, spec.model, spec.checkpoint, dataset)
+            done = None if fresh else find_finished(folder, digest)
+            if done is None:
+                model, show = spec.load_model(dataset), callback(title)
+                done = run(
+                    model, dataset, spec, output, execution=execution, fresh=fresh, callback=show
+                )
+                note_finished(folder, digest, done)
             yield Outcome(spec, done)
         except (ShiftbenchError, AftModelsError) as error:
             yield Outcome(spec, None, error)

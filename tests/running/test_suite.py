@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from aft_models.cards import BUNDLED
+from shiftbench.data import load_dataset
 from shiftbench.errors import UsageError
 from shiftbench.geometry import Geometry
 from shiftbench.metrics.adversarial import Adversarial
+from shiftbench.models import Model
 from shiftbench.records.result import load_records
 from shiftbench.report.paper import read_claims
+from shiftbench.running.finished import run_digest
 from shiftbench.running.job import AttackSpec
+from shiftbench.running.runner import RunResult
 from shiftbench.running.suite import RunSpec, read_suite, run_all
 
 ROOT = Path(__file__).parents[2]
@@ -138,6 +145,63 @@ def test_run_all_continues_after_a_failed_run(tmp_path: Path) -> None:
     assert "nowhere.py" in str(failed.error)
     assert done.result is not None
     assert done.result.record is not None
+
+
+def never(*_: object) -> Model:
+    raise AssertionError("a model was built")
+
+
+QUICK = {"attacks": ("crop",), "max_shift": 1, "limit": 6, "consistency": ()}
+
+
+def finished(spec: RunSpec, output: Path) -> RunResult:
+    (outcome,) = run_all([spec], output)
+    assert outcome.result is not None, outcome.error
+    return outcome.result
+
+
+def test_run_all_finished_run_builds_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = RunSpec(model=SCENES, **QUICK)
+    first = finished(spec, tmp_path)
+    monkeypatch.setattr(RunSpec, "load_model", never)
+    again = finished(spec, tmp_path)
+    assert again.complete
+    assert not first.complete
+    assert again.requested.scores == first.requested.scores
+    assert [r.metric for r in again.requested.requests] == [
+        r.metric for r in first.requested.requests
+    ]
+
+
+@pytest.mark.parametrize("change", ["tables", "record", "limit", "weights", "fresh"])
+def test_run_all_builds_the_model_after_any_change(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in BUNDLED.glob(f"{SCENES}.*"):
+        (tmp_path / "weights").mkdir(exist_ok=True)
+        shutil.copy(file, tmp_path / "weights")
+    spec = RunSpec(model=SCENES.partition(".")[0], checkpoint=tmp_path / "weights", **QUICK)
+    record = finished(spec, tmp_path / "runs").record
+    assert finished(spec, tmp_path / "runs").complete
+    monkeypatch.setattr(RunSpec, "load_model", never)
+    if change == "tables":
+        shutil.rmtree(record.folder / "tables")
+    elif change == "record":
+        (record.folder / "record.json").unlink()
+    elif change == "limit":
+        spec = replace(spec, limit=5)
+    elif change == "weights":
+        (tmp_path / "weights" / f"{SCENES}.safetensors").write_bytes(b"")
+    with pytest.raises(AssertionError, match="a model was built"):
+        list(run_all([spec], tmp_path / "runs", fresh=change == "fresh"))
+
+
+def test_run_all_python_file_is_built_again(tmp_path: Path) -> None:
+    dataset = load_dataset("scenes")
+    spec = RunSpec(model="net.py:make")
+    assert run_digest(spec, spec.model, None, dataset) == ""  # it may read any file
 
 
 def test_paper_suite_contains_every_number_of_table_1_and_figure_2() -> None:
