@@ -259,16 +259,24 @@ def test_run_mistake_prints_one_line_and_an_exit_code(
     assert not list(tmp_path.iterdir())
 
 
-def test_run_full_disk_names_the_file(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_run_folder_full_or_read_only_names_the_file(
+    number: int, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(file: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def fails(file: int) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", fails)
     ran = shiftbench(*request(place, tmp_path, "-q"), code=1)
     assert ran.err.startswith(f"error: cannot write {tmp_path}")
-    assert "No space left" in ran.err
+    assert os.strerror(number) in ran.err
+
+
+@pytest.mark.parametrize("text", ["3/2", "0/2", "1/0", "2", "a/b", "-1/2"])
+def test_run_invalid_shard_is_wrong_usage(text: str, place: Path, tmp_path: Path) -> None:
+    ran = shiftbench(*request(place, tmp_path, f"--shard={text}"), code=2)
+    assert ran.err.startswith("error: expected a shard i/N")
+    assert not list(tmp_path.iterdir())
 
 
 def test_list_prints_a_table_or_json() -> None:
