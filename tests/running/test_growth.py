@@ -243,15 +243,18 @@ def check_sequence(sequence: list[tuple[Settings, int, int, int]]) -> None:
                 except StopError:
                     continue
         for settings in dict.fromkeys(settings for settings, *_ in sequence):
-            result, expected = bench.result(root, settings), single_run(settings)
+            run_result, expected = bench.run(root, settings), single_run(settings)
+            result, requested = run_result.record, run_result.requested
+            assert result is not None
+            assert requested is not None
             assert result.folder is not None
-            # Scores of earlier requests on more images may replace those of this request.
+            assert set(requested.scores) == set(expected.scores) <= set(result.scores)
             for score_name, score in expected.scores.items():
-                assert score_name in result.scores
-                ours_value, n = result.scores[score_name].value, result.scores[score_name].n
-                if n == score.n:  # probabilities round differently in other batches
-                    tolerance = 1e-5 if score_name.family == "change" else 0
-                    assert ours_value == pytest.approx(score.value, rel=0, abs=tolerance)
+                # Probabilities round differently in other batches.
+                tolerance = 1e-5 if score_name.family == "change" else 0
+                ours_value = requested.scores[score_name].value
+                assert ours_value == pytest.approx(score.value, rel=0, abs=tolerance)
+                assert requested.scores[score_name].n == score.n <= result.scores[score_name].n
             for request in make_job(bench.model, bench.images, settings).requests:
                 keys = expected.tables.keys[: request.images]
                 table = request.metric.table
