@@ -36,6 +36,18 @@ class Preprocessing:
     origin: str = ""  # source of these facts: a tag of weights, a class, or ASSUMED
     margin: int = 0  # pixels that input remedies need on each side, in network pixels
     scale: int = 1  # image pixels per network pixel that input remedies need
+    states_resize: bool = False  # the user's own transform or mapping states `resize`
+
+    def __post_init__(self) -> None:
+        from aft_models.errors import AftModelsError
+
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            largest = max(values, default=0.0)
+            if largest > 1:
+                raise AftModelsError(
+                    f"expected the {key} of pixels in [0, 1], got {largest:g}: {key} {largest:g} "
+                    f"looks like the 0-255 scale; divide by 255 ({largest / 255:.3g})"
+                )
 
     @property
     def input_size(self) -> int:

@@ -89,6 +89,7 @@ def _from_mapping(given: Mapping[str, Any], default: Preprocessing) -> Preproces
         resize=resize,
         squash=given["crop_mode"] == "squash" if "crop_mode" in given else default.squash,
         origin="given" if {"mean", "std"} <= given.keys() else default.origin,
+        states_resize="crop_pct" in given or default.states_resize,
     )
 
 
@@ -114,11 +115,12 @@ def _from_transform(transform: Callable[..., Any], name: str) -> Preprocessing:
         if _is_processor(transform):
             read = _from_processor(transform)
         else:
-            read = _from_steps(_flattened(transform))
+            read = replace(_from_steps(_flattened(transform)), states_resize=True)
         read = replace(read, origin=kind)
         difference = _difference(transform, read)
     except Exception as error:  # of a transform, or of a field that another version lacks
-        reason = str(error) if isinstance(error, ModelError) else first_line(error)
+        clear = isinstance(error, ModelError | AftModelsError)
+        reason = str(error) if clear else first_line(error)
         raise _inexpressible(kind, name, reason) from error
     if not difference <= TOLERANCE:
         reason = f"its pixels differ by {difference:.2g} levels of 255 from those of its fields"
