@@ -36,6 +36,8 @@ class ImageSet(ABC):
     class_names: Sequence[str]  # by index
     # Class indices are only the order of the names in this set: a model may have another.
     by_order: bool = field(default=False, kw_only=True)
+    # Class folders are named by integers: indices, or names in alphabetical order.
+    by_number: bool = field(default=False, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.keys)

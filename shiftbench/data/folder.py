@@ -82,6 +82,7 @@ def file_set(
     class_names: Sequence[str],
     *,
     by_order: bool = False,
+    by_number: bool = False,
 ) -> FileSet:
     """Collects the images anywhere below the class folders in `classes` (name -> index)."""
     names: list[str] = []
@@ -105,7 +106,15 @@ def file_set(
     keys = names if keys == names else keys  # one list of a million names is enough
     class_names = [as_text(c) for c in class_names]
     return FileSet(
-        place.name, place.split, keys, labels, class_names, place.root, names, by_order=by_order
+        place.name,
+        place.split,
+        keys,
+        labels,
+        class_names,
+        place.root,
+        names,
+        by_order=by_order,
+        by_number=by_number,
     )
 
 
@@ -114,7 +123,9 @@ def load_folder(request: DataRequest) -> FileSet:
     place = split_folder(request.path, request.split, source="folder")
     folders = class_folders(place.root, source="folder")
     classes, by_order = class_indices(folders, what="folder", by_name=request.by_name)
-    return file_set(place, classes, names_by_index(classes), by_order=by_order)
+    return file_set(
+        place, classes, names_by_index(classes), by_order=by_order, by_number=not by_order
+    )
 
 
 DATA_SOURCES.register(

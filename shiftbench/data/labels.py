@@ -97,11 +97,12 @@ def mapped(dataset: ImageSet, class_map: Path) -> ImageSet:
 
 
 def relabeled(dataset: ImageSet, num_classes: int, class_names: Sequence[str] = ()) -> ImageSet:
-    """The data set with the class indices of a model that answers with `num_classes` logits.
+    """Return the data set with the class indices of a model of `num_classes` logits.
 
-    Only sets whose classes are known by name and not by index are concerned, whatever their source.
-    Where the model has `class_names`, they are matched by name; where it has none, the order of the
-    set holds as long as the number of classes agrees.
+    Sets whose classes are indices do not change, folders named by integers aside: these are matched
+    by name if every folder is a class name of the model. Where the model has `class_names`, classes
+    are matched by name. Where it has none, the order of the set applies if the number of classes
+    agrees.
 
     Raises:
         UsageError: The classes of the set cannot be assigned to those of the model.
@@ -109,6 +110,8 @@ def relabeled(dataset: ImageSet, num_classes: int, class_names: Sequence[str] = 
     if isinstance(dataset, Subset):
         whole = relabeled(dataset.whole, num_classes, class_names)
         return dataset if whole is dataset.whole else subset(whole, dataset.indices)
+    if dataset.by_number:
+        return _numbered_folders(dataset, num_classes, class_names)
     if not dataset.by_order:
         return dataset
     names = dataset.class_names
@@ -132,6 +135,31 @@ def relabeled(dataset: ImageSet, num_classes: int, class_names: Sequence[str] = 
         )
     else:
         _warn_of_order(dataset.name, names)
+    return dataset
+
+
+def _numbered_folders(dataset: ImageSet, num_classes: int, class_names: Sequence[str]) -> ImageSet:
+    """Assign folders named by integers: by the model's class names, else as indices.
+
+    Raises:
+        UsageError: Numeric and alphabetical order differ, and the model has no class names.
+    """
+    names = [str(dataset.class_names[label]) for label in sorted(set(dataset.labels))]
+    counts = Counter(class_names)
+    if all(counts[name] == 1 for name in names):
+        indices = {name: index for index, name in enumerate(class_names)}
+        if all(indices[name] == int(name) for name in names):
+            return dataset
+        return _renumbered(dataset, indices, class_names)
+    by_name = sorted(names)
+    if not class_names and len(names) == num_classes and by_name != names:
+        raise UsageError(
+            f"cannot decide the class order of {dataset.name}: its {num_classes} folders are "
+            f"{_some(names, 12)} by number and {_some(by_name, 12)} in alphabetical order "
+            f"(torchvision's ImageFolder), and the model has no class names. Give --class-map "
+            f"FILE, a JSON list of the folders in the order of the model: "
+            f"{json.dumps(names[:3])[:-1]}, ...]"
+        )
     return dataset
 
 
@@ -161,8 +189,10 @@ def _renumbered(
     dataset: ImageSet, indices: Mapping[str, int], class_names: Sequence[str]
 ) -> ImageSet:
     labels = [indices[dataset.class_names[label]] for label in dataset.labels]
-    return replace(dataset, labels=labels, class_names=tuple(class_names), by_order=False)
+    return replace(
+        dataset, labels=labels, class_names=tuple(class_names), by_order=False, by_number=False
+    )
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+def _some(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -190,3 +190,47 @@ def test_folders_whose_numbers_are_not_their_order_get_a_hint(
         (tmp_path / f"class{index}").rmdir()
     relabeled(load_dataset(f"folder:{tmp_path}"), 10)
     assert not caplog.text
+
+
+def numbered_folders(home: Path, count: int = 11) -> str:
+    for index in range(count):
+        save(home / str(index) / "x.png", index)
+    return f"folder:{home}"
+
+
+def test_numbered_folders_named_by_model_match_names(tmp_path: Path) -> None:
+    data = load_dataset(numbered_folders(tmp_path))
+    names = sorted(map(str, range(11)))  # 0, 1, 10, 2, ...: the order of torchvision's ImageFolder
+    labels = dict(zip(data.keys, relabeled(data, 11, names).labels, strict=True))
+    assert labels == {f"{index}/x.png": names.index(str(index)) for index in range(11)}
+    assert labels["10/x.png"] == 2
+    assert relabeled(data, 11, [str(index) for index in range(11)]) is data
+
+
+def test_numbered_folders_without_model_names_raise_with_both_orders(tmp_path: Path) -> None:
+    data = load_dataset(numbered_folders(tmp_path))
+    with pytest.raises(UsageError) as caught:
+        relabeled(data, 11)
+    for part in ("0, 1, 2, 3", "0, 1, 10, 2", "--class-map FILE"):
+        assert part in str(caught.value)
+    with pytest.raises(UsageError, match="class order"):
+        relabeled(load_dataset(f"folder:{tmp_path}", limit=5), 11)
+    (tmp_path / "map.json").write_text(json.dumps([str(index) for index in range(11)]))
+    mapped = load_dataset(f"folder:{tmp_path}", class_map=tmp_path / "map.json")
+    assert relabeled(mapped, 11) is mapped
+
+
+@pytest.mark.parametrize(
+    ("folders", "classes", "names"),
+    [
+        (10, 10, ()),  # both orders agree
+        (11, 1000, ()),  # the folders are not all classes of the model
+        (11, 11, tuple("abcdefghijk")),  # the names of the model are others
+    ],
+)
+def test_numbered_folders_with_one_order_are_indices(
+    folders: int, classes: int, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    data = load_dataset(numbered_folders(tmp_path, folders))
+    assert relabeled(data, classes, names) is data
+    assert sorted(data.labels) == list(range(folders))
