@@ -7,6 +7,7 @@ position of the view in the image does not depend on the margin.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,8 @@ def geometry_for(
     finished: bool = False,
     rendered: bool = False,
     shift: str = "this shift",
+    remedy: str = "the wider view",
+    advice: Callable[[int], Sequence[str]] = lambda available: (),
 ) -> Geometry:
     """Plan the canvas of a model with a margin for its shifts.
 
@@ -132,6 +135,8 @@ def geometry_for(
         finished: All images of the data set have S x S pixels already (`ImageSet.has_size`).
         rendered: The data set renders the canvas, with any margin.
         shift: The shift that needs the margin, for the error.
+        remedy: The input remedies that need a wider view, for the error.
+        advice: From the margin that the images have (px) to further ways out, for the error.
     """
     for what, name, known in (
         ("padding", pad, PADS),
@@ -155,7 +160,7 @@ def geometry_for(
         inner=None if inner == view else inner,
     )
     if not rendered:
-        _require_margin(geometry, finished, shift)
+        _require_margin(geometry, finished, shift, remedy, advice)
     return geometry
 
 
@@ -181,24 +186,25 @@ def _resize(preprocessing: Preprocessing, crop_pct: str | float, finished: bool)
     return cropped_from(size, fraction)
 
 
-def _require_margin(geometry: Geometry, finished: bool, shift: str) -> None:
+def _require_margin(
+    geometry: Geometry,
+    finished: bool,
+    shift: str,
+    remedy: str,
+    advice: Callable[[int], Sequence[str]],
+) -> None:
     """Raise UsageError for a margin that the images lack."""
     view, resize = geometry.inner or geometry.view, geometry.resize
     margin = (geometry.side - view) // 2
-    if margin > geometry.margin:
-        shift = f"{shift} and the wider view" if geometry.margin else "the wider view"
     available = max(resize - view, 0) // 2
     if margin <= available or geometry.pad != "none":
         return
+    who = [shift] * (geometry.margin > 0) + [remedy] * (margin > geometry.margin)
+    unresized = ", which are not resized," if finished and resize == view else ""
     enough = math.floor(1000 * view / (view + 2 * margin)) / 1000
-    there = (
-        f"the images have {view} px and are not resized"
-        if finished and resize == view
-        else f"resizing to {resize} px leaves {available}"
-    )
-    what = "number for the remedy" if shift == "the wider view" else "max shift"
-    smaller = f"choose a smaller {what}, or " if available else ""
+    ways = [*advice(available), "--pad reflect", f"--crop-pct {enough:g}"]
     raise UsageError(
-        f"{shift} needs {margin} pixels around the view of {view} px, but {there}: {smaller}fill "
-        f"the margin with --pad reflect or zeros, or resize larger with --crop-pct {enough:g}"
+        f"{' and '.join(who)} {'need' if len(who) > 1 else 'needs'} a margin of {margin} px, "
+        f"{resize} px{unresized} leave {available} around the view of {view} px: use "
+        f"{', '.join(ways[:-1])} or {ways[-1]}"
     )

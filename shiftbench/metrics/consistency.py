@@ -47,10 +47,19 @@ class DrawKind:
     draw: Callable[[Sequence[int], int], tuple[Offset, ...]]  # of uniform integers and the span
     summary: str
 
-    def span(self, geometry: Geometry) -> int:
-        """Return the largest integer shift per axis; of crops, the number of positions per axis."""
+    def span(self, geometry: Geometry, spare: int = 0) -> int:
+        """Return the largest integer shift per axis; of crops, the number of positions per axis.
+
+        Args:
+            geometry: The canvas without a margin.
+            spare: Pixels on each side that crops leave to input remedies of other models.
+        """
         view, resize = geometry.view, geometry.resize
-        span = min(MAX_SPAN, (view - 1) // 2) if self.per_draw == 1 else resize - view
+        inner = geometry.inner or view
+        span = min(MAX_SPAN, (inner - 1) // 2) if self.per_draw == 1 else resize - view
+        shared = resize - inner - 2 * spare
+        if self.per_draw == 2 and shared >= 2:
+            span = min(span, shared)
         if span < self.per_draw:
             raise UsageError(
                 f"consistency needs images larger than the view (view {view} px, image {resize} "
@@ -101,7 +110,7 @@ class Consistency(Metric):
     @classmethod
     @override
     def plan(cls, argument: str, settings: Settings, geometry: Geometry) -> Consistency:
-        span = DRAWS.get(argument).span(geometry)
+        span = DRAWS.get(argument).span(geometry, settings.remedy_margin)
         return cls(argument, span, settings.consistency_samples, settings.seed)
 
     @property

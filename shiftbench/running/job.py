@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from aft_models.remedies import parse_remedies
 from shiftbench.data import ImageSet, RenderedSet, relabeled
 from shiftbench.data.base import in_turn
 from shiftbench.errors import DataError, ModelError, UsageError
@@ -73,6 +74,8 @@ class Settings:
     crop_pct: str = "paper"  # or "model", or a number: how the view is cut from the image
     pad: str = "none"  # or "reflect", "zeros": fills a margin that the image lacks
     skip_bad: bool = False  # leave unreadable images out
+    # Pixels on each side that random crops leave unused, for input remedies of compared models.
+    remedy_margin: int = 0
 
     def __post_init__(self) -> None:
         for attack in {spec.text for spec in self.attack_specs()} - {"all", "none"}:
@@ -252,8 +255,16 @@ def make_job(model: Model, dataset: ImageSet, settings: Settings) -> Job:
     dataset = relabeled(dataset, model.num_classes, model.class_names)
     settings = settings.for_data(dataset)
     _check(model, dataset, settings)
-    cut = partial(canvas_for, model, dataset, crop_pct=settings.crop_pct, pad=settings.pad)
+    cut = partial(
+        canvas_for,
+        model,
+        dataset,
+        crop_pct=settings.crop_pct,
+        pad=settings.pad,
+        advice=partial(_smaller_shifts, model, settings),
+    )
     bare = cut()
+    _warn_of_resize(model, bare)
     if bare.resize - bare.view < 2:
         # Images without a margin for random crops: an error only if they were requested by name.
         kinds = tuple(kind for kind in settings.consistency if kind != "crop")
@@ -263,7 +274,10 @@ def make_job(model: Model, dataset: ImageSet, settings: Settings) -> Job:
     return Job(
         model,
         dataset,
-        cut(margin=widest.margin(), shift=widest.name),
+        cut(
+            margin=widest.margin(),
+            shift=f"{widest.name.removeprefix('adversarial_')} ({widest.margin()} px)",
+        ),
         tuple(requests),
         {"seed": settings.seed, "precision": settings.precision},
         settings.skip_bad,
@@ -301,6 +315,49 @@ def _check(model: Model, dataset: ImageSet, settings: Settings) -> None:
             )
 
 
+def _warn_of_resize(model: Model, geometry: Geometry) -> None:
+    """Warn if the paper's resize replaces one that the user's own transform states."""
+    own, used = model.preprocessing, geometry.resize // model.preprocessing.scale
+    if not own.states_resize or geometry.crop != "paper" or geometry.rendered:
+        return
+    if own.squash or own.own_resize != used:
+        sides = f"{own.own_resize} x {own.own_resize}" if own.squash else str(own.own_resize)
+        log.warning(
+            "%s: your transform resizes to %s px; evaluating at %d px (--crop-pct model to use "
+            "yours)",
+            *(model.name, sides, used),
+        )
+
+
+def _smaller_shifts(model: Model, settings: Settings, available: int) -> list[str]:
+    """Return a smaller max shift and a smaller remedy that fit a margin of `available` px."""
+    ways, remedies = [], model.preprocessing.margin
+    radii = range(settings.max_shift - 1, 0, -1)
+    fitting = (r for r in radii if _attack_margin(settings, r) + remedies <= available)
+    if radius := next(fitting, None):
+        ways.append(f"--max-shift {radius}")
+    number, names = available - _attack_margin(settings), view_remedies(model)
+    if len(names) == 1 and number > 0:
+        ways.append(f"{names[0].partition(':')[0]}:{number}")
+    return ways
+
+
+def _attack_margin(settings: Settings, max_shift: int | None = None) -> int:
+    """Return the largest margin of the attacks in pixels, `max_shift` steps each if given."""
+    specs = settings.attack_specs()
+    if max_shift is not None:
+        specs = [replace(spec, max_shift=max_shift) for spec in specs]
+    attacks = replace(settings, attacks=tuple(specs), consistency=(), metrics=())
+    requests = attacks.requests(Geometry(1, 1, 0, "none"), 1)
+    return max(request.metric.margin() for request in requests)
+
+
+def view_remedies(model: Model) -> list[str]:
+    """List the remedies of a model that need a wider view."""
+    specs = [spec for spec in parse_remedies(model.identity.remedies) if spec.remedy.input]
+    return [str(spec) for spec in specs if spec.remedy.load()(*spec.numbers).margin]
+
+
 def canvas_for(
     model: Model,
     dataset: ImageSet,
@@ -309,6 +366,7 @@ def canvas_for(
     pad: str,
     margin: int = 0,
     shift: str = "nothing",
+    advice: Callable[[int], Sequence[str]] = lambda available: (),
 ) -> Geometry:
     """Return the canvas of a model's images, with a margin that `shift` needs."""
     return geometry_for(
@@ -319,4 +377,6 @@ def canvas_for(
         finished=dataset.has_size(model.preprocessing.size),
         rendered=isinstance(dataset, RenderedSet),
         shift=shift,
+        remedy="+".join(view_remedies(model)) or "the wider view",
+        advice=advice,
     )

@@ -11,6 +11,7 @@ from PIL import Image
 from timm.data import create_transform
 from torchvision import transforms
 
+from aft_models.errors import AftModelsError
 from aft_models.preprocessing import Preprocessing, cropped_from, normalize
 from shiftbench.errors import UsageError
 from shiftbench.geometry import Geometry, geometry_for
@@ -54,7 +55,7 @@ def test_a_margin_around_finished_images_must_be_filled() -> None:
     with pytest.raises(UsageError) as caught:
         geometry_for(recipe(32), margin=6, finished=True, shift="attack 'crop' up to 6 px")
     message = str(caught.value)
-    assert "the images have 32 px and are not resized: fill the margin with --pad" in message
+    assert "32 px, which are not resized, leave 0 around the view of 32 px: use --pad" in message
     padded = geometry_for(recipe(32), margin=6, finished=True, pad="reflect")
     fraction = message.split("--crop-pct ")[1]
     enlarged = geometry_for(recipe(32), margin=6, finished=True, crop_pct=fraction)
@@ -85,7 +86,7 @@ def test_squashed_canvas_contains_its_view() -> None:
     view = geometry_for(squash, crop_pct="model").canvas(image)
     assert torch.equal(canvas[:, 8:-8, 8:-8], view)
     whole = replace(squash, resize=64)
-    with pytest.raises(UsageError, match="resizing to 64 px leaves 0: fill the margin with --pad"):
+    with pytest.raises(UsageError, match="64 px leave 0 around the view of 64 px: use --pad"):
         geometry_for(whole, crop_pct="model", margin=1)
 
 
@@ -125,7 +126,7 @@ def test_margin_the_image_lacks_is_an_error_with_ways_out() -> None:
     with pytest.raises(UsageError) as caught:
         geometry_for(recipe(32), margin=6, shift="attack 'crop' up to 6 px")
     message = str(caught.value)
-    for part in ("attack 'crop' up to 6 px", "6 pixels", "37", "leaves 2", "smaller max shift"):
+    for part in ("attack 'crop' up to 6 px needs a margin of 6 px", "37 px leave 2"):
         assert part in message
     assert "--pad reflect" in message
     fraction = float(message.split("--crop-pct ")[1])
@@ -183,3 +184,14 @@ def test_normalize_equals_the_usual_transform() -> None:
     usual = transforms.Normalize(MEAN, STD)(canvas.float() / 255)
     assert torch.equal(normalize(canvas[None], MEAN, STD)[0], usual)
     assert normalize(canvas[None], MEAN, STD, dtype=torch.float64).dtype == torch.float64
+
+
+# Statistics of pixels
+
+
+@pytest.mark.parametrize(("key", "value"), [("mean", 123.7), ("mean", 1.5), ("std", 58.4)])
+def test_preprocessing_of_0_255_scale_raises(key: str, value: float) -> None:
+    numbers: dict[str, tuple[float, ...]] = {key: (0.5, value, 0.5)}
+    with pytest.raises(AftModelsError, match=f"{key} {value:g} looks like the 0-255 scale; divide"):
+        Preprocessing(224, **numbers)  # type: ignore[arg-type]
+    assert Preprocessing(224, (1.0,) * 3, (1.0,) * 3).std == (1.0,) * 3
