@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shiftbench.auditing.trials import RepairTrial, repair
     from shiftbench.errors import ShiftbenchError
     from shiftbench.evaluation import Evaluation, evaluate
+    from shiftbench.exporting import ExportResult, export
     from shiftbench.grid import Grid, Offset
     from shiftbench.models import load_model
     from shiftbench.records.compare import compare
@@ -40,6 +41,7 @@ __all__ = [
     "AttackSpec",
     "Audit",
     "Evaluation",
+    "ExportResult",
     "Grid",
     "Offset",
     "PairedComparison",
@@ -53,6 +55,7 @@ __all__ = [
     "compare",
     "compare_paired",
     "evaluate",
+    "export",
     "load_model",
     "load_record",
     "load_records",
@@ -71,6 +74,7 @@ _MODULES = {  # module -> its public names
     "auditing.trials": ("RepairTrial", "repair"),
     "errors": ("ShiftbenchError",),
     "evaluation": ("Evaluation", "evaluate"),
+    "exporting": ("ExportResult", "export"),
     "grid": ("Grid", "Offset"),
     "models": ("load_model",),
     "records.compare": ("compare",),

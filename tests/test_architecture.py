@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 BASE_MODULES = {path.stem for path in (ROOT / "shiftbench").glob("*.py")} - {
     "__init__",
     "evaluation",
+    "exporting",
 }
 # What a package of shiftbench may import, besides itself and the base modules.
 ALLOWED = {

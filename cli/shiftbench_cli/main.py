@@ -23,6 +23,7 @@ COMMANDS = {
     "show": ("show", "Draw an image under each shift type."),
     "audit": ("audit", "Find the layers of a model that break shift equivariance."),
     "repair": ("repair", "Compare remedies on a model (does not modify it)."),
+    "export": ("export", "Write a model, remedies included, to ONNX or .pt2, checked."),
     "train": ("train", "Train or fine-tune a model with a named recipe."),
     "verify": ("verify", "Recompute a record's scores; optionally re-predict some images."),
     "reproduce": ("reproduce", "Compare your records with published numbers."),

@@ -204,6 +204,8 @@ def _seeded(seed: int) -> Iterator[None]:
 
 def _repaired(name: ModelName, built: Built, preprocessing: Preprocessing) -> Model:
     """Apply the remedies and run the model once."""
+    if built.exported is not None and name.remedies:
+        built.exported.joined(name.remedies, name.public_name())
     layers = [spec for spec in name.remedies if not spec.remedy.input]
     written: tuple[RepairReport, ...] = ()
     image = torch.zeros(1, 3, preprocessing.size, preprocessing.size)
@@ -224,6 +226,7 @@ def _repaired(name: ModelName, built: Built, preprocessing: Preprocessing) -> Mo
             class_names=built.class_names,
             identity=Identity(built.weights, join_remedies(name.remedies), built.code),
             parameters=built.parameters,
+            exported=built.exported,
         )
     except ModelError as error:
         raise _explained(error, name, built.network, layers, written, image) from error

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from aft_models.checkpoint import state_dict_digest
 from aft_models.preprocessing import Preprocessing
+from aft_models.remedies import parse_remedies
 from aft_models.remedies.inputs import InputRemedy, ShownNetwork, shared_view, show_all
 from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.identity import Identity
+from shiftbench.models.exported import ExportInfo
 from shiftbench.models.transforms import read_preprocessing
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class Model(ShownNetwork):
         num_classes: Number of logits.
         identity: Everything that predictions depend on.
         parameter_count: Number of parameters.
+        exported: Metadata of the exported file that contains the network; None: no such file.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Model(ShownNetwork):
         identity: Identity | None = None,
         parameters: int | None = None,
         images: Tensor | None = None,
+        exported: ExportInfo | None = None,
     ) -> None:
         """Wrap a network and run it once: a network that fails, fails here.
 
@@ -70,14 +74,18 @@ class Model(ShownNetwork):
                 weights. The other parts are computed.
             parameters: Number of parameters, if the network has none.
             images: Images of the first run. Default: two fixed random ones.
+            exported: Metadata of the exported file that contains the network.
         """
         super().__init__(network, remedies)
         self.name, self.source, self.class_names = name, source, tuple(class_names)
-        self.preprocessing = replace(
-            read_preprocessing(preprocessing, name),
-            margin=sum(remedy.margin for remedy in remedies),
-            scale=prod(remedy.scale for remedy in remedies),
+        read = read_preprocessing(preprocessing, name)
+        self.network_size = read.input_size
+        self.preprocessing = replace(  # the file of an exported model may contain remedies
+            read,
+            margin=read.margin + sum(remedy.margin for remedy in remedies),
+            scale=read.scale * prod(remedy.scale for remedy in remedies),
         )
+        self.exported = exported
         self._probabilities = False  # the network returns probabilities: logarithms are taken
         self.eval()
         logits = self._probe(images)
@@ -98,7 +106,7 @@ class Model(ShownNetwork):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (B, classes) of normalized images (B, 3, I, I)."""
-        shown, undo = show_all(self.remedies, images)
+        shown, undo = show_all(self.remedies, images, self.network_size)
         logits: Tensor = undo(self._as_logits(self._run(shown)))
         return logits
 
@@ -125,6 +133,13 @@ class Model(ShownNetwork):
             f"expected the layers of a PyTorch network for remedies, audits and training, got "
             f"none from {self.name}: load the network with timm:, tv:, hf: or FILE.py"
         )
+
+    @property
+    def original_digests(self) -> tuple[str, ...]:
+        """Digests of the models that an exported file was written from; empty: no such file."""
+        if self.exported is None:
+            return ()
+        return self.exported.original_digests(parse_remedies(self.identity.remedies), self.name)
 
     @property
     def shares_inputs(self) -> bool:
@@ -154,7 +169,7 @@ class Model(ShownNetwork):
         first = next(self.parameters(), None)
         images = images if first is None else images.to(first.device, first.dtype)
         try:
-            shown, undo = show_all(self.remedies, images)
+            shown, undo = show_all(self.remedies, images, self.network_size)
             outputs = self._run(shown)
         except ModelError:
             raise

@@ -4,7 +4,7 @@
     base   = [ source ":" ] , name , { "," , key , "=" , value } ;
     remedy = word , { ":" , digits } ;
     value  = Python literal | "true" | "false" | "none" | word ;
-    name   = FILE.py ":" function | FILE.onnx | TorchScript file | FOLDER with a card
+    name   = FILE.py ":" function | FILE.onnx | FILE.pt2 | TorchScript file | FOLDER with a card
            | architecture [ "." tag ] | the source's own name ;
 
 A text that exists as a path is a path. Separators inside brackets and quotes do not count.
@@ -137,8 +137,8 @@ def _split_source(name: str, text: str) -> tuple[str, str]:
         return "python", name
     if colon and prefix in SOURCES:
         return prefix, rest
-    if suffix == ".onnx":
-        return "onnx", name
+    if suffix in (".onnx", ".pt2"):
+        return suffix[1:], name
     if suffix == ".torchscript" or (suffix in WEIGHTS and _is_script(Path(name))):
         return "script", name
     if suffix == ".py":

@@ -25,6 +25,8 @@ from shiftbench.tables import DIGEST, UNKNOWN, Cells, Tables
 CELLS = 2000  # predicted again per metric, at most
 CHANGE_TOLERANCE = 1e-3  # of a probability that is predicted again in other batches
 MOST_TIES = 0.2  # fraction of near ties above which nothing is verified
+# Fields of the model section that an exported file has other values of.
+OF_THE_ORIGINAL = ("name", "source", "digest", "parameters")
 FORGED = 0.05  # fraction of forged images whose chance to pass is stated
 
 
@@ -132,8 +134,11 @@ def job_of(record: Result, model: Model, dataset: ImageSet) -> Job:
 def differences(record: Result, job: Job) -> list[str]:
     """List where a record is of another model, of other data or of other images than it states."""
     theirs, ours = vars(record.model), vars(job.model_info)
+    compared = [name for name in ours if name != "identity"]
+    if record.model.digest in job.model.original_digests:  # an exported file of the same model
+        compared = [name for name in compared if name not in OF_THE_ORIGINAL]
     pairs = {
-        **{f"model {name}": (theirs[name], ours[name]) for name in ours if name != "identity"},
+        **{f"model {name}": (theirs[name], ours[name]) for name in compared},
         "data": (record.data.name, job.dataset.name),
         "split": (record.data.split, job.dataset.split),
         "class names": (record.data.classes, job.data_info.classes),

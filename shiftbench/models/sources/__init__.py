@@ -31,6 +31,7 @@ from shiftbench.registry import Registry
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shiftbench.models.exported import ExportInfo
     from shiftbench.models.names import ModelName
 
 LIBRARIES = {"timm": "timm", "tv": "torchvision"}  # sources with a list -> distribution
@@ -81,6 +82,7 @@ class Built:
     code: Mapping[str, str] = field(default_factory=dict)  # part of the identity, see `Identity`
     weights: str = ""  # digest of the weights, if the network has no state dict
     parameters: int | None = None  # number of parameters, if the network has none
+    exported: ExportInfo | None = None  # metadata of a file that `shiftbench export` wrote
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """`FILE.onnx[,key=value...]`: a classifier from any framework, through ONNX Runtime.
 
-The preprocessing is in the metadata of an exported file, in a JSON file of the same name beside it
-(the format of weight cards), or in the options: `m.onnx,input_size=96,mean=0.5,std=0.5`.
+The preprocessing is in the metadata of a file that `shiftbench export` wrote, in a JSON file of the
+same name beside it (the format of weight cards), or in the options:
+`m.onnx,input_size=96,mean=0.5,std=0.5`. Of several outputs `,output=NAME` chooses one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,12 +23,20 @@ from torch import Tensor, nn
 
 from aft_models.preprocessing import ASSUMED, Preprocessing, square
 from shiftbench.errors import ModelError, UsageError, first_line
+from shiftbench.models.exported import (
+    METADATA,
+    ExportInfo,
+    read_options,
+    to_bytes,
+    to_pixels,
+    warn_assumed,
+)
 from shiftbench.models.names import ModelName
 from shiftbench.models.sources import Built, Request
 from shiftbench.models.transforms import FIELDS, read_preprocessing
-from shiftbench.registry import unknown_name
 
-METADATA = "shiftbench"  # key of an ONNX file's metadata: Preprocessing and class names as JSON
+OPTIONS = (*FIELDS, "output")
+LOGITS = "logits"  # usual name of the output
 
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 INPUTS: Mapping[str, Any] = {**FLOATS, "tensor(uint8)": np.uint8}
@@ -39,41 +48,65 @@ class OnnxNetwork(nn.Module):
     The network runs on the device of the images: the CPU or a GPU.
     """
 
-    def __init__(self, model: bytes | Path, *, name: str, tf32: bool = False) -> None:
+    def __init__(
+        self,
+        model: bytes | Path,
+        *,
+        name: str,
+        output: str | None = None,
+        classes: int | None = None,
+        tf32: bool = False,
+    ) -> None:
         """Open the network.
 
         Args:
             model: The content of an ONNX file, or its path.
             name: Name in errors.
+            output: Name of the output to read; by default `logits`, or the only candidate.
+            classes: Number of classes, which distinguishes logits from other outputs.
             tf32: Allow a GPU to round float32 products to TF32.
         """
         super().__init__()
-        self._model = model
+        self.model = model
         self._name = name
         self._tf32 = tf32
         self._sessions: dict[torch.device, Any] = {}
         session = self._session(torch.device("cpu"))
         images, shape = _image_input(session, name)
-        self._input, self._output = images.name, _logit_output(session, name)
+        self.metadata: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
+        self.info: ExportInfo | None = None  # of a file that `shiftbench export` wrote
+        if METADATA in self.metadata:
+            path = model if isinstance(model, Path) else Path(name)
+            self.info = ExportInfo.from_json(self.metadata[METADATA], path)
+        if self.info is not None and self.info.class_names:
+            classes = len(self.info.class_names)
+        self.input = images.name
+        self.output, self.several_outputs = _logit_output(session, name, output, classes)
         self._kind = INPUTS[images.type]
         self.takes_bytes = self._kind == np.uint8  # pixels of 0 to 255
         self.batch = shape[0] if isinstance(shape[0], int) else None  # None: any number of images
         self._channels_last = shape[1] != 3  # (B, H, W, 3), as in Keras
-        self.metadata: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
         sides = shape[1:3] if self._channels_last else shape[2:]
         fixed = [side for side in sides if isinstance(side, int)]
         self.size = square(fixed) if fixed else None  # side of its input; None: any
+        self.size_assumed = False  # True: neither the file nor the user states a size
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (B, classes) on the device of the images."""
-        images = images.detach()
-        if self._channels_last:
-            images = images.permute(0, 2, 3, 1)
-        if self.takes_bytes:  # from pixels in [0, 1]; a shift by part of a pixel is rounded
-            images = images.mul(255).round().clamp(0, 255)
-        ready = images.to(torch.from_numpy(np.empty(0, self._kind)).dtype).contiguous()
+        ready = self.prepare(images.detach()).contiguous()
         parts = torch.split(ready, self.batch or max(1, len(images)))
         return torch.cat([self._run(part) for part in parts]).float().to(images.device)
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Convert normalized images (B, 3, S, S) to the input of the graph."""
+        if self.info is not None and self.info.include:
+            facts = self.info.preprocessing
+            images = to_pixels(images, facts.mean, facts.std)
+        if self.takes_bytes:
+            images = to_bytes(images)
+        if self._channels_last:
+            images = images.permute(0, 2, 3, 1)
+        return images.to(torch.from_numpy(np.empty(0, self._kind)).dtype)
 
     def _run(self, images: Tensor) -> Tensor:
         count = len(images)
@@ -82,7 +115,7 @@ class OnnxNetwork(nn.Module):
             images = torch.cat([images, images[:1].expand(missing, *images.shape[1:])])
         session = self._session(images.device)
         if images.device.type == "cpu":
-            (logits,) = session.run([self._output], {self._input: images.numpy()})
+            (logits,) = session.run([self.output], {self.input: images.numpy()})
         else:
             logits = self._run_on_gpu(session, images)
         return torch.from_numpy(logits)[:count]
@@ -92,14 +125,14 @@ class OnnxNetwork(nn.Module):
         binding = session.io_binding()
         torch.cuda.current_stream(images.device).synchronize()  # the images must be ready
         binding.bind_input(
-            self._input,
+            self.input,
             "cuda",
             images.device.index or 0,
             self._kind,
             tuple(images.shape),
             images.data_ptr(),
         )
-        binding.bind_output(self._output)
+        binding.bind_output(self.output)
         session.run_with_iobinding(binding)
         return binding.copy_outputs_to_cpu()[0]
 
@@ -115,7 +148,7 @@ class OnnxNetwork(nn.Module):
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             self._sessions[device] = runtime.InferenceSession(
-                self._model if isinstance(self._model, bytes) else str(self._model),
+                self.model if isinstance(self.model, bytes) else str(self.model),
                 options,
                 providers=providers,
                 # On a CPU the fused operator is several times slower than the norm by itself.
@@ -168,13 +201,34 @@ def _image_input(session: Any, name: str) -> tuple[Any, Sequence[Any]]:
     return images, shape
 
 
-def _logit_output(session: Any, name: str) -> str:
+def _logit_output(
+    session: Any, name: str, wanted: str | None, classes: int | None
+) -> tuple[str, bool]:
+    """Return the name of the output with the logits, and True if there are several candidates."""
     outputs = session.get_outputs()
-    scores = [entry.name for entry in outputs if entry.type in FLOATS and len(entry.shape) == 2]
+    got = "; ".join(f"{entry.name} {_text(entry.shape)}" for entry in outputs)
+    scores = {
+        entry.name: entry.shape[1]
+        for entry in outputs
+        if entry.type in FLOATS and len(entry.shape) == 2
+    }
     if not scores:
-        got = "; ".join(f"{entry.name} {_text(entry.shape)}" for entry in outputs)
         raise ModelError(f"expected logits, (batch, classes), from {name}, got {got}")
-    return str(scores[0])
+    if wanted is not None and wanted not in scores:
+        raise UsageError(
+            f"expected the name of an output of shape (batch, classes) of {name}, got "
+            f"{wanted!r}. Choose one of: {', '.join(scores)}"
+        )
+    chosen = [LOGITS] if LOGITS in scores else list(scores)
+    if len(chosen) > 1 and classes is not None:
+        chosen = [key for key in chosen if scores[key] == classes]
+    if wanted is None and len(chosen) != 1:
+        count = "" if classes is None else f" of {classes} classes"
+        raise ModelError(
+            f"expected one output with logits{count} from {name}, got {got}. Name it after the "
+            f"file: ,output={next(iter(scores))}"
+        )
+    return wanted or str(chosen[0]), len(scores) > 1
 
 
 def _text(shape: Sequence[Any]) -> str:
@@ -187,39 +241,40 @@ def build(name: ModelName, request: Request) -> Built:
     path = Path(name.name)
     if not path.is_file():
         raise UsageError(f"no ONNX file {name.name!r} for the model {name.text!r}")
-    unknown = next((key for key in request.options if key not in FIELDS), None)
-    if unknown is not None:
-        raise unknown_name("option of an ONNX model", unknown, FIELDS)
-    network = OnnxNetwork(path, name=path.name)
+    options = dict(read_options(request.options, OPTIONS, "an ONNX model"))
+    output = options.pop("output", None)
+    card = _card(path.with_suffix(".json"))
+    class_names = tuple(map(str, card.get("class_names") or ()))
+    classes = len(class_names or request.class_names) or None
+    network = OnnxNetwork(
+        path, name=path.name, output=None if output is None else str(output), classes=classes
+    )
     parameters, digest = _weights(path)
-    if METADATA in network.metadata:  # written by an export, with the preprocessing complete
-        preprocessing, class_names = _read_metadata(network.metadata[METADATA], path)
-        preprocessing = read_preprocessing(request.options, name.text, preprocessing)
+    info = network.info
+    if info is not None:
+        info.reject_statistics(options, name.text)
+        preprocessing = read_preprocessing(options, name.text, info.preprocessing)
+        class_names, parameters = info.class_names, info.parameters or parameters
     else:
-        card = _card(path.with_suffix(".json"))
-        preprocessing = _read_card(name, card, request.options, network)
-        class_names = tuple(map(str, card.get("class_names") or ()))
-    if network.size not in (None, preprocessing.size):
+        preprocessing = _read_card(name, card, options, network)
+        given = {*card, *options}
+        network.size_assumed = network.size is None and "input_size" not in given
+        warn_assumed(path.name, given, preprocessing.size if network.size_assumed else None)
+    if network.size not in (None, preprocessing.input_size):
         raise UsageError(
             f"expected images of {network.size} pixels for {name.text}, got "
-            f"{preprocessing.size}: leave input_size out, or export the model with a free size"
+            f"{preprocessing.input_size}: leave input_size out, or export the model with a free "
+            "size"
         )
-    return Built(network, preprocessing, class_names, weights=digest, parameters=parameters)
-
-
-def _read_metadata(text: str, path: Path) -> tuple[Preprocessing, tuple[str, ...]]:
-    try:
-        content = json.loads(text)
-        names = tuple(map(str, content.pop("class_names", ())))
-        known = {field.name for field in fields(Preprocessing)}
-        read = {key: value for key, value in content.items() if key in known}
-        read |= {key: tuple(read[key]) for key in ("mean", "std")}
-        return Preprocessing(**read), names
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ModelError(
-            f"cannot read the metadata {METADATA!r} of {path}: {first_line(error)}. Export the "
-            "model again"
-        ) from error
+    return Built(
+        network,
+        preprocessing,
+        class_names,
+        code={"output": network.output} if network.several_outputs else {},
+        weights=digest,
+        parameters=parameters,
+        exported=info,
+    )
 
 
 def _card(path: Path) -> Mapping[str, Any]:

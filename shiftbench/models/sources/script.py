@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from shiftbench.errors import UsageError
+from shiftbench.models.exported import read_options, warn_assumed
 from shiftbench.models.names import ModelName
 from shiftbench.models.sources import Built, Request
 from shiftbench.models.transforms import FIELDS, read_preprocessing
-from shiftbench.registry import unknown_name
 
 
 def build(name: ModelName, request: Request) -> Built:
@@ -21,11 +21,10 @@ def build(name: ModelName, request: Request) -> Built:
     path = Path(name.name)
     if not path.is_file():
         raise UsageError(f"no TorchScript file {name.name!r} for the model {name.text!r}")
-    unknown = next((key for key in request.options if key not in FIELDS), None)
-    if unknown is not None:
-        raise unknown_name("option of a TorchScript model", unknown, FIELDS)
+    options = read_options(request.options, FIELDS, "a TorchScript model")
+    warn_assumed(path.name, options, None if "input_size" in options else 224)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the format, which the user did not choose
         network = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Built(network, read_preprocessing(dict(request.options), name.text), weights=digest)
+    return Built(network, read_preprocessing(options, name.text), weights=digest)
