@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from shiftbench.data import Scenes
 from shiftbench.models import Model
 from shiftbench.records.result import Result
-from shiftbench.running import runner
+from shiftbench.running import Progress, ProgressCallback, runner
 from shiftbench.running.job import Settings
-from shiftbench.running.runner import Execution, Progress, RunResult, run
+from shiftbench.running.runner import Execution, RunResult, run
 from shiftbench.running.shards import Shard
 from shiftbench.tables import Tables
 
@@ -103,7 +103,7 @@ class StopError(Exception):
     """Ends a run from a callback, as a signal would."""
 
 
-def stop_at(event: int) -> runner.ProgressCallback:
+def stop_at(event: int) -> ProgressCallback:
     """Return a callback that ends a run at its n-th event."""
     events = iter(range(1, 10**9))
 

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import torch
-
-from shiftbench.running.runner import Progress, ProgressCallback
+from shiftbench.running import Progress, ProgressCallback
 from shiftbench.running.shards import SHARD_VARIABLE, Shard
 from shiftbench_cli.main import INTERRUPTED
-from shiftbench_cli.progress import RunProgress
+
+if TYPE_CHECKING:
+    from shiftbench_cli.progress import RunProgress
 
 PARENT = "SHIFTBENCH_PARENT"  # process id of the process that started this one
 GRACE = 20.0  # seconds in which a process may save its predictions before it is killed
@@ -125,6 +125,8 @@ def run_shards(
 
 def _gpus(count: int) -> list[str | None]:
     """Choose a GPU for each process, as `CUDA_VISIBLE_DEVICES` names it; None without GPUs."""
+    import torch
+
     known = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not known:
         return [None] * count

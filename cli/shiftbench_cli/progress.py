@@ -15,7 +15,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 from typing_extensions import override
 
-from shiftbench.running.runner import Progress, ProgressCallback
+from shiftbench.running import Progress, ProgressCallback
 from shiftbench_cli import render
 
 PLAIN_SECONDS = 10.0  # between two plain lines of a run

@@ -6,30 +6,26 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from aft_models.errors import AftModelsError
 from shiftbench.errors import ShiftbenchError, UsageError
-from shiftbench.logs import log_result
-from shiftbench.models import default_models, parse_models
-from shiftbench.models.names import require_one_model
-from shiftbench.records.result import RUNS, Result, load_record, record_folder
-from shiftbench.report.public import narrowed, public_results
-from shiftbench.report.scores import DEFAULT_SORT, score_cells
-from shiftbench.report.scores import leaderboard as build_tables
-from shiftbench.report.thresholds import Limit, missed, planned_scores, worse
-from shiftbench.running.predict import PRECISIONS, choose_device
-from shiftbench.running.runner import Execution
+from shiftbench.models.names import parse_models, require_one_model
+from shiftbench.running import PRECISIONS
 from shiftbench.running.shards import NO_IMAGES, Shard, shard_of_environment
-from shiftbench.running.suite import RunSpec, read_suite, run_all
-from shiftbench_cli import options, render
+from shiftbench_cli import options
 from shiftbench_cli.main import MISSED, explain
 from shiftbench_cli.options import COUNT, PATH, Choice, Group
 from shiftbench_cli.processes import end_with_parent, interruptible, is_worker, leave, run_shards
-from shiftbench_cli.progress import RunProgress, run_progress
-from shiftbench_cli.submit import count_rounds_anew, submit_slurm
+
+if TYPE_CHECKING:  # imported in functions: help and wrong names need no torch
+    from shiftbench.records.result import Result
+    from shiftbench.report.thresholds import Limit
+    from shiftbench.running.runner import Execution
+    from shiftbench.running.suite import RunSpec
+    from shiftbench_cli.progress import RunProgress
 
 OF_ONE_RUN = ("name", "checkpoint", "strip_prefix", "split", "class_map")
 
@@ -200,6 +196,21 @@ def command(
     shiftbench run -m timm:resnet50 -d imagenet:/data -a crop --max-shift 3
     shiftbench run -m net.py:build -m net.py:build+select:12 -d folder:/photos -a crop
     """
+    if suite is None:
+        parse_models(models)  # a wrong name is an error before torch is imported
+    from shiftbench.logs import log_result
+    from shiftbench.records.result import RUNS, load_record, record_folder
+    from shiftbench.report.public import public_results
+    from shiftbench.report.scores import DEFAULT_SORT, score_cells
+    from shiftbench.report.scores import leaderboard as build_tables
+    from shiftbench.report.thresholds import missed, worse
+    from shiftbench.running.predict import choose_device
+    from shiftbench.running.runner import Execution
+    from shiftbench.running.suite import read_suite
+    from shiftbench_cli import render
+    from shiftbench_cli.progress import run_progress
+    from shiftbench_cli.submit import count_rounds_anew, submit_slurm
+
     given = options.typed(ctx, fields)
     if no_consistency:
         given["consistency"] = fields["consistency"] = ()
@@ -260,6 +271,9 @@ def command(
 
 def _specs(models: Sequence[str], data: Sequence[str], fields: dict[str, Any]) -> list[RunSpec]:
     """Return the runs that options describe."""
+    from shiftbench.models import default_models
+    from shiftbench.running.suite import RunSpec
+
     if len(data) > 1:
         raise UsageError(f"expected one --data without a suite, got {len(data)}")
     source = data[0] if data else "scenes"
@@ -278,6 +292,8 @@ def _specs(models: Sequence[str], data: Sequence[str], fields: dict[str, Any]) -
 
 def _limits(specs: Sequence[RunSpec], below: Sequence[str], above: Sequence[str]) -> list[Limit]:
     """Read limits before a model is loaded."""
+    from shiftbench.report.thresholds import Limit, planned_scores
+
     if not below and not above:
         return []
     # Scores of attacks that the data lacks are included.
@@ -287,6 +303,8 @@ def _limits(specs: Sequence[RunSpec], below: Sequence[str], above: Sequence[str]
 
 
 def _discard(specs: Sequence[RunSpec], folder: Path) -> None:
+    from shiftbench.records.result import record_folder
+
     for spec in specs:
         shutil.rmtree(record_folder(folder, spec.shown, spec.load_data().name), ignore_errors=True)
 
@@ -301,6 +319,9 @@ def _evaluate(
     narrow: bool,
 ) -> tuple[list[Result], list[str]]:
     """Run everything; return results with the requested scores, and errors."""
+    from shiftbench.report.public import narrowed
+    from shiftbench.running.suite import run_all
+
     results: list[Result] = []
     failed: dict[str, list[str]] = {}  # error -> models
     prepare = narrowed if narrow else lambda dataset: dataset

@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 Network = Callable[[Tensor], Tensor]  # normalized images (B, C, H, W) -> logits (B, classes)
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-PRECISIONS = ("fp32", "tf32", *AUTOCAST)
 # Below this difference of the two largest logits, rounding decides which class is predicted; for
 # shorter formats, below this fraction of the largest logit.
 TIE_TOLERANCE = 1e-5

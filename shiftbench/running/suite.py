@@ -27,9 +27,10 @@ from shiftbench.models import Model, load_model, parse_model
 from shiftbench.models.sources import SOURCES
 from shiftbench.records.result import record_folder
 from shiftbench.registry import unknown_name
+from shiftbench.running import ProgressCallback
 from shiftbench.running.finished import find_finished, note_finished, run_digest
 from shiftbench.running.job import AttackSpec, Settings
-from shiftbench.running.runner import Execution, ProgressCallback, RunResult, run
+from shiftbench.running.runner import Execution, RunResult, run
 
 SUITES = Path(__file__).resolve().parents[1] / "suites"  # those of the package
 ENDINGS = (".yaml", ".yml")

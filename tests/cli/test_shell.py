@@ -19,7 +19,7 @@ from command_line import shiftbench
 from shiftbench.records.compare import compare
 from shiftbench.records.result import Result, load_records, select
 from shiftbench.report.scores import leaderboard, score_cells
-from shiftbench.running.runner import Progress
+from shiftbench.running import Progress
 from shiftbench_cli import render
 from shiftbench_cli.main import COMMANDS, cli, keep_freed_memory
 from shiftbench_cli.progress import RunProgress
