@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from torch import Tensor, nn
@@ -45,13 +46,26 @@ def build_inputs(specs: Sequence[RemedySpec]) -> tuple[InputRemedy, ...]:
     return tuple(spec.remedy.load()(*spec.numbers) for spec in specs if spec.remedy.input)
 
 
-def show_all(remedies: Sequence[InputRemedy], images: Tensor) -> tuple[Tensor, Undo]:
-    """Apply several input remedies, the outermost first."""
+def show_all(
+    remedies: Sequence[InputRemedy], images: Tensor, size: int | None = None
+) -> tuple[Tensor, Undo]:
+    """Apply several input remedies, the outermost first.
+
+    Args:
+        remedies: Input remedies in the order of application to the network.
+        images: Images (B, C, I, I).
+        size: Side of the images that the network takes, in pixels. None: any.
+
+    Raises:
+        AftModelsError: The images do not have the size that the remedies and the network need.
+    """
     if remedies and not (images.ndim == 4 and images.is_floating_point()):
         raise AftModelsError(
             f"expected floating-point images (B, C, H, W), got {images.dtype} "
             f"{tuple(images.shape)}: convert them first"
         )
+    if size is not None:
+        _require_size(remedies, images, size)
     steps = []
     for remedy in reversed(remedies):
         images, undo = remedy.show(images)
@@ -63,6 +77,20 @@ def show_all(remedies: Sequence[InputRemedy], images: Tensor) -> tuple[Tensor, U
         return outputs
 
     return images, undo_all
+
+
+def _require_size(remedies: Sequence[InputRemedy], images: Tensor, size: int) -> None:
+    """Raise AftModelsError if remedies would give the network images of another size."""
+    margin, scale = sum(r.margin for r in remedies), prod(r.scale for r in remedies)
+    needed = scale * (size + 2 * margin)
+    height, width = images.shape[-2:]
+    if (margin or scale > 1) and (height, width) != (needed, needed):
+        inner = min(height, width) // scale - 2 * margin
+        known = f", or input_size={inner} to repair() if the network takes {inner} px"
+        raise AftModelsError(
+            f"expected images of {needed} x {needed} px (network {size} px, margin {margin} px), "
+            f"got {height} x {width} px: pass images of {needed} px{known if inner > 0 else ''}"
+        )
 
 
 def shared_view(remedies: Sequence[InputRemedy], images: Tensor) -> Tensor:
@@ -77,14 +105,28 @@ def shared_view(remedies: Sequence[InputRemedy], images: Tensor) -> Tensor:
 class ShownNetwork(nn.Module):
     """A network or any callable behind input remedies; weights keep their names."""
 
-    def __init__(self, network: Callable[[Tensor], Any], remedies: Sequence[InputRemedy]) -> None:
+    def __init__(
+        self,
+        network: Callable[[Tensor], Any],
+        remedies: Sequence[InputRemedy],
+        *,
+        size: int | None = None,
+    ) -> None:
+        """Wrap a network.
+
+        Args:
+            network: A network or any callable.
+            remedies: Input remedies in the order of application.
+            size: Side of the images that the network takes, in pixels. None: any.
+        """
         super().__init__()
         self.network = network
         self.remedies = tuple(remedies)
+        self.network_size = size
 
     def forward(self, images: Tensor) -> Any:
         """Return the network's outputs for images (B, C, I, I)."""
-        shown, undo = show_all(self.remedies, images)
+        shown, undo = show_all(self.remedies, images, self.network_size)
         return undo(self.network(shown))
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from aft_models.remedies import REMEDIES, RemedySpec, in_order, join_remedies, p
 from aft_models.remedies.context import Change, RepairContext, RepairReport
 from aft_models.remedies.inputs import ShownNetwork, build_inputs
 from aft_models.remedies.phases import ForwardPass
-from aft_models.remedies.survey import default_image, survey
+from aft_models.remedies.survey import default_image, default_size, survey
 from aft_models.remedies.window import map_size
 
 _REPORTS = "_repair_reports"
@@ -36,7 +36,7 @@ def repair(
         model: A network that takes images (B, C, H, W). Input remedies take any callable.
         remedies: Names joined by ``+``, some with numbers: ``"circular+blurpool:3"``.
         input_size: Side of the images that the network takes, in pixels. Default: the size in the
-            model's configuration, else 224.
+            model's configuration, else 224. Remedies with a margin accept no other size.
 
     Raises:
         AftModelsError: A remedy is unknown, contradicts another one, was applied before, does not
@@ -68,7 +68,9 @@ def repair(
             scale=remedy.scale,
             needs_finetuning=spec.remedy.needs_finetuning,
         )
-    repaired: nn.Module = ShownNetwork(network, inputs) if inputs else network
+    bound = model.network_size if isinstance(model, ShownNetwork) else None
+    size = input_size or bound or default_size(network)
+    repaired: nn.Module = ShownNetwork(network, inputs, size=size) if inputs else network
     if isinstance(network, nn.Module):
         repaired.training = network.training
     setattr(repaired, _REPORTS, tuple(written[str(spec)] for spec in every))

@@ -64,6 +64,21 @@ class Survey:
         return [call.size for call in self.calls if call.layer == name]
 
 
+def _configured_shape(model: object) -> tuple[int, ...]:
+    """Return the image shape (C, H, W) in the configuration of a model, else (C, 224, 224)."""
+    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    first = next((m for m in modules if isinstance(m, nn.Conv2d)), None)
+    shape = tuple(config.get("input_size") or (first.in_channels if first else 3, 224, 224))
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)  # timm's transformers
+    return shape if size is None else (shape[0], *size)
+
+
+def default_size(model: object) -> int:
+    """Return the side of the images that a model takes, in pixels: as configured, else 224."""
+    return int(_configured_shape(model)[-1])
+
+
 def default_image(model: nn.Module, side: int | None = None) -> Tensor:
     """Draw an image that a model takes.
 
@@ -74,11 +89,7 @@ def default_image(model: nn.Module, side: int | None = None) -> Tensor:
     Returns:
         An image (1, C, H, W) with the dtype and on the device of the parameters.
     """
-    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    shape = tuple(config.get("input_size") or (first.in_channels if first else 3, 224, 224))
-    size = getattr(getattr(model, "patch_embed", None), "img_size", None)  # timm's transformers
-    shape = shape if size is None else (shape[0], *size)
+    shape = _configured_shape(model)
     shape = shape if side is None else (shape[0], side, side)
     like = next(model.parameters(), torch.zeros(()))
     generator = torch.Generator().manual_seed(0)

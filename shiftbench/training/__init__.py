@@ -210,7 +210,9 @@ def _without_view(model: str) -> tuple[str, str]:
 
 def _trained_module(model: Model) -> nn.Module:
     """Return the module that is trained: the network, behind input remedies if there are any."""
-    return ShownNetwork(model.layers, model.remedies) if model.remedies else model.layers
+    if not model.remedies:
+        return model.layers
+    return ShownNetwork(model.layers, model.remedies, size=model.network_size)
 
 
 def _check(model: str, tag: str | None, pretrained: bool, checkpoint: str | Path | None) -> str:

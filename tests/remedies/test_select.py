@@ -57,7 +57,7 @@ def tiny_vit() -> nn.Module:
 def test_select_shift_with_peak_inside_keeps_every_bit(
     build: Callable[[], nn.Module], others: list[str]
 ) -> None:
-    model = repair(build(), "+".join([*others, "select:6"])).eval()
+    model = repair(build(), "+".join([*others, "select:6"]), input_size=44).eval()
     choose, canvas = Select(6), scene(72, 72, count=64).float()
     places = torch.stack([choose.place(crop(canvas, *move, 56)) for move in MOVES])
     seen = places + torch.tensor(MOVES)[:, None]  # on the canvas
@@ -106,7 +106,7 @@ def test_select_crop_changes_once_per_period() -> None:
 
 
 def test_select_gradients_reach_selected_crop_alone() -> None:
-    model = repair(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(2)), "select:4")
+    model = repair(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(2)), "select:4", input_size=16)
     images = torch.randn(2, 3, 24, 24, requires_grad=True)
     model(images).sum().backward()
     touched = images.grad.ne(0).all(1).sum((1, 2))
@@ -118,10 +118,32 @@ def test_select_network_of_fixed_size_takes_wider_view() -> None:
     model = repair(vit, "select:4")
     assert reports(model)[0].margin == 4
     assert model.eval()(torch.zeros(1, 3, 40, 40)).shape == (1, 10)
-    with pytest.raises(
-        AftModelsError, match="needs images of 19 pixels or more on each side, got 8 x 8"
-    ):
-        model(torch.zeros(1, 3, 8, 8))
+    with pytest.raises(AftModelsError, match=r"needs images of 19 pixels or more .* got 8 x 8"):
+        Select(4).place(torch.zeros(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize("side", [32, 39, 48])
+def test_select_image_of_other_size_raises_with_both_sizes(side: int) -> None:
+    vit = timm.create_model(
+        "test_vit", img_size=32, patch_size=4, num_classes=10, dynamic_img_size=True
+    )
+    words = rf"expected images of 40 x 40 px \(network 32 px, margin 4 px\), got {side} x {side} px"
+    with pytest.raises(AftModelsError, match=words):
+        repair(vit, "select:4").eval()(torch.zeros(1, 3, side, side))
+    conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    bound = repair(conv, "select:4", input_size=32)
+    again = repair(bound, "circular", input_size=None)
+    for model in (bound, again):
+        assert model(torch.zeros(1, 3, 40, 40)).shape == (1, 4)
+        with pytest.raises(AftModelsError, match=f"{words}.*input_size={side - 8} to repair"):
+            model(torch.zeros(1, 3, side, side))
+
+
+def test_model_select_image_of_other_size_raises_with_both_sizes() -> None:
+    model = load_model("xcit_pico_6_p8.scenes+select:6")
+    size = model.preprocessing.size
+    with pytest.raises(AftModelsError, match=f"expected images of {size + 12} x {size + 12} px"):
+        model(torch.zeros(1, 3, size, size))
 
 
 def test_select_exported_model_selects_the_same_crops() -> None:
@@ -137,7 +159,7 @@ def test_model_shown_ends_where_pixels_are_computed() -> None:
     images = scene(40, 40, count=4).float()
     selected, _ = Select(4).show(images)
     for remedies in ("select:4", "vote+select:4", "circular+aps+select:4"):
-        model = Model(repair(Residual(), remedies), Preprocessing(40), name="net")
+        model = Model(repair(Residual(), remedies, input_size=32), Preprocessing(40), name="net")
         assert model.shares_inputs
         assert torch.equal(model.shown(images), selected)
     assert not Model(repair(Residual(), "vote"), Preprocessing(40), name="net").shares_inputs
@@ -152,8 +174,8 @@ def test_select_number_out_of_range_raises(number: str) -> None:
 
 
 def test_select_before_layer_remedies_equals_one_repair() -> None:
-    stepwise = repair(repair(Residual(), "select:4"), "circular+aps").eval()
-    at_once = repair(Residual(), "circular+aps+select:4").eval()
+    stepwise = repair(repair(Residual(), "select:4", input_size=32), "circular+aps").eval()
+    at_once = repair(Residual(), "circular+aps+select:4", input_size=32).eval()
     at_once.load_state_dict(stepwise.state_dict())
     images = torch.randn(2, 3, 40, 40)
     assert torch.equal(stepwise(images), at_once(images))

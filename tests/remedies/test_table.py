@@ -53,7 +53,7 @@ def images_for(remedy: str, count: int = 2) -> Tensor:
 def test_repair_keeps_names_weights_and_original(remedy: str, network: nn.Module) -> None:
     image = images_for(remedy)
     before, expected = copy.deepcopy(network.state_dict()), network(image)
-    repaired = repair(network, remedy)
+    repaired = repair(network, remedy, input_size=16)
     assert torch.equal(network(image), expected)
     assert list(before) == list(repaired.state_dict())
     repaired.load_state_dict(before)
@@ -65,7 +65,7 @@ def test_repair_keeps_names_weights_and_original(remedy: str, network: nn.Module
 
 
 def test_repaired_copies_and_pickles_predict_the_same(remedy: str, network: nn.Module) -> None:
-    model, image = repair(network, remedy).eval(), images_for(remedy)
+    model, image = repair(network, remedy, input_size=16).eval(), images_for(remedy)
     expected = model(image)
     for twin in (copy.deepcopy(model), pickle.load(io.BytesIO(pickle.dumps(model)))):
         assert torch.equal(twin(image), expected)
@@ -78,7 +78,7 @@ def test_repaired_copies_and_pickles_predict_the_same(remedy: str, network: nn.M
 
 
 def test_repaired_parameters_have_gradients(remedy: str, network: nn.Module) -> None:
-    model = repair(network, remedy).train()
+    model = repair(network, remedy, input_size=16).train()
     F.cross_entropy(model(images_for(remedy)), torch.tensor([1, 2])).backward()
     gradients = {name: p.grad for name, p in model.named_parameters()}
     assert [name for name, g in gradients.items() if g is None] == []
@@ -86,7 +86,7 @@ def test_repaired_parameters_have_gradients(remedy: str, network: nn.Module) -> 
 
 
 def test_repaired_logits_independent_of_batch(remedy: str, network: nn.Module) -> None:
-    model, images = repair(network, remedy).eval(), images_for(remedy, 3)
+    model, images = repair(network, remedy, input_size=16).eval(), images_for(remedy, 3)
     alone = torch.cat([model(image[None]) for image in images])
     torch.testing.assert_close(model(images), alone)
 
@@ -115,7 +115,7 @@ def chosen(test: str) -> list[object]:
 @pytest.mark.parametrize("remedy", chosen("compile"))
 def test_compiled_models_have_equal_logits_and_gradients(remedy: str, network: nn.Module) -> None:
     torch.compiler.reset()
-    model, image = repair(network, remedy).train(), images_for(remedy)
+    model, image = repair(network, remedy, input_size=16).train(), images_for(remedy)
     backend = "eager" if remedy in QUICK["compile"] else "aot_eager"
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     torch.testing.assert_close(compiled(image), model(image))
@@ -127,7 +127,10 @@ def test_compiled_models_have_equal_logits_and_gradients(remedy: str, network: n
 @pytest.mark.parametrize("remedy", chosen("onnx"))
 def test_exported_models_have_equal_logits(remedy: str, network: nn.Module) -> None:
     runtime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
-    model, images = repair(network, remedy).float().eval(), images_for(remedy).float()
+    model, images = (
+        repair(network, remedy, input_size=16).float().eval(),
+        images_for(remedy).float(),
+    )
     session = runtime.InferenceSession(export_onnx(model, tuple(images.shape[1:])))
     for batch in (images, images[:1]):
         got = torch.from_numpy(session.run(None, {"images": batch.numpy()})[0])
@@ -151,9 +154,9 @@ def test_repaired_odd_maps_have_finite_outputs(remedy: str) -> None:
 @pytest.mark.parametrize("remedy", INPUT_REMEDIES)
 def test_input_remedies_wrap_any_callable(remedy: str, network: nn.Module) -> None:
     images = images_for(remedy)
-    wrapped = repair(lambda x: network(x), remedy)  # no module
+    wrapped = repair(lambda x: network(x), remedy, input_size=16)  # no module
     assert wrapped.state_dict() == {}
-    assert torch.equal(wrapped(images), repair(network, remedy)(images))
+    assert torch.equal(wrapped(images), repair(network, remedy, input_size=16)(images))
     with pytest.raises(AftModelsError, match="the wrapped callable is not a torch module"):
         wrapped.load_state_dict({})
 
@@ -264,7 +267,7 @@ def test_plugin_remedies_of_both_kinds_apply() -> None:
                 function=Brighter,
             )
         )  # fmt: skip
-        model = repair(Residual(), "circular+negate+brighter:20")
+        model = repair(Residual(), "circular+negate+brighter:20", input_size=16)
         assert [report.remedy for report in reports(model)] == ["circular", "negate", "brighter:20"]
         assert (reports(model)[2].margin, reports(model)[2].scale) == (1, 2)
         assert model(torch.rand(1, 3, 36, 36)).shape == (1, 5)
@@ -281,5 +284,7 @@ def test_input_remedies_apply_outside_in(network: nn.Module) -> None:
     selected, _ = REMEDIES["select"].load()(4).show(images)
     expected = repair(network, "vote:2")(selected)
     np.testing.assert_allclose(
-        repair(network, "vote:2+select:4")(images).detach(), expected.detach(), rtol=1e-12
+        repair(network, "vote:2+select:4", input_size=16)(images).detach(),
+        expected.detach(),
+        rtol=1e-12,
     )
