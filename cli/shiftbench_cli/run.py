@@ -37,6 +37,19 @@ def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int |
     return None if value == "auto" else int(value)
 
 
+def _attacks(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Split `crop,half`; name the attacks of a shift type that is no attack itself."""
+    names = tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+    for name in {"sinc", "cyclic"} & {*names}:
+        raise UsageError(
+            f"unknown attack {name!r}: cyclic shifts are the attacks integer (1 px) and half "
+            "(1/2 px). Use --attack integer,half"
+        )
+    return names
+
+
 def _shard(ctx: click.Context, param: click.Parameter, text: str | None) -> Shard:
     """Read the shard of the option, else that of a scheduler."""
     if text is not None or ctx.resilient_parsing:
@@ -80,6 +93,7 @@ OUTPUT, CHECKS = map(Group, ("Output", "CI checks (exit code 3)"))
     "crop, bilinear, integer, half, all or none; repeatable.  [default: all]",
     multiple=True,
     default=("all",),
+    callback=_attacks,
     shell_complete=options.names_of("attacks", "all", "none"),
 )
 @EVALUATION(

@@ -272,6 +272,18 @@ def test_run_folder_full_or_read_only_names_the_file(
     assert os.strerror(number) in ran.err
 
 
+def test_run_attacks_may_be_separated_by_commas(place: Path, tmp_path: Path) -> None:
+    ran = shiftbench(*request(place, tmp_path, "-q", "-a", "half,integer"), code=0)
+    assert "half" in ran.out
+    assert "integer" in ran.out
+
+
+@pytest.mark.parametrize("name", ["sinc", "cyclic"])
+def test_run_cyclic_shift_type_names_its_attacks(name: str, place: Path, tmp_path: Path) -> None:
+    ran = shiftbench(*request(place, tmp_path, "-a", name), code=2)
+    assert "Use --attack integer,half" in ran.err
+
+
 @pytest.mark.parametrize("text", ["3/2", "0/2", "1/0", "2", "a/b", "-1/2"])
 def test_run_invalid_shard_is_wrong_usage(text: str, place: Path, tmp_path: Path) -> None:
     ran = shiftbench(*request(place, tmp_path, f"--shard={text}"), code=2)
