@@ -17,7 +17,7 @@ from shiftbench.report.plots import overview_figure, short_name
 from shiftbench.report.scores import leaderboard, score_cells
 from shiftbench.scores import ACCURACY, ScoreName
 
-PAPER = Path(__file__).parents[1] / "results" / "paper"
+PAPER = Path(__file__).parents[1] / "shiftbench" / "published"
 CROP = at("crop", 6)
 POINTS = (("crop", 1), ("crop", 3), ("crop", 6), ("bilinear", 6), ("integer", 3), ("half", 3))
 CONSISTENCY = ScoreName("consistency", "crop")

@@ -16,7 +16,6 @@ from click.shell_completion import CompletionItem
 
 from shiftbench_cli import render
 
-_SOURCE_TREE = Path(__file__).resolve().parents[2]
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 Decorator = Callable[[Any], Any]
@@ -262,15 +261,6 @@ only_models = OPTIONS(
     multiple=True,
 )
 only_data = OPTIONS("-d --data", "NAME", "Only records of this dataset.")
-paper = OPTIONS(
-    "--paper", "DIR", "Directory of the published numbers.  [default: results/paper]", type=PATH
-)
-
-
-def paper_folder(given: Path | None) -> Path:
-    """Return the folder of the published numbers, by default that of the source tree."""
-    here = Path("results/paper")
-    return given or (here if here.is_dir() else _SOURCE_TREE / here)
 
 
 # --- execution and output

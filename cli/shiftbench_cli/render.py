@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import sys
@@ -19,7 +20,6 @@ from rich.text import Text
 if TYPE_CHECKING:  # `list` prints tables too, and must not wait for torch
     from shiftbench.records.compare import Difference
     from shiftbench.records.result import Result
-    from shiftbench.report.paper import Answer
     from shiftbench.report.scores import Table
     from shiftbench.scores import ScoreName
     from shiftbench.statistics import Score
@@ -112,15 +112,18 @@ def print_json(content: object) -> None:
     print_text(json.dumps(content, indent=2) + "\n")
 
 
-def print_csv(rows: Sequence[Mapping[str, object]]) -> None:
-    """Print rows of the same keys."""
-    writer = csv.DictWriter(
-        _reserved[-1] if _reserved else sys.stdout,
-        list(rows[0]) if rows else [],
-        lineterminator="\n",
-    )
+def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows of the same keys as CSV."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
+    return out.getvalue()
+
+
+def print_csv(rows: Sequence[Mapping[str, object]]) -> None:
+    """Print rows of the same keys."""
+    print_text(csv_text(rows))
 
 
 def print_rows(rows: Sequence[Mapping[str, object]], kind: str) -> None:
@@ -354,28 +357,3 @@ def print_comparison(baseline: Result, differences: Sequence[Difference]) -> Non
 
 def _p_value(p: float) -> str:
     return f"p={p:.2g}" if p >= SMALLEST_P else f"p<{SMALLEST_P:.0e}"
-
-
-def print_claims(title: str, answers: Sequence[Answer], commands: Sequence[str]) -> None:
-    """Print published numbers beside those of records, and the commands for the missing ones."""
-    rows: list[list[str]] = []
-    above = ""
-    for answer in answers:
-        claim, score = answer.claim, answer.score
-        variant = f" ({claim.variant})" if claim.variant else ""
-        entry = f"{claim.model}\n{claim.data}{variant}"
-        rows.append(
-            [
-                "" if entry == above else entry,
-                claim.score.stem.replace("_", "\n", 1),
-                "figure\nonly" if claim.published is None else str(claim.published),
-                answer.remark if score is None else f"{shown(score)}\nn={score.n:,}",
-                "" if answer.difference is None else f"{answer.difference:+.1f}",
-            ]
-        )
-        above = entry
-    columns = ["model, data", "metric", "published", "measured", "difference"]
-    print_table(columns, rows, title=title, numeric=["published", "difference"])
-    if commands:
-        print_text("Not measured yet. Run:\n" + "".join(f"  {line}\n" for line in commands))
-    print_text("\n")

@@ -2,54 +2,185 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from shiftbench.files import format_of, write_text
 from shiftbench.records.result import RUNS, load_records
-from shiftbench.report.paper import TABLES, Answer, answer, commands, read_claims
+from shiftbench.report.formats import latex_escape, markdown_escape
+from shiftbench.report.paper import (
+    TABLES,
+    Answer,
+    answer,
+    commands,
+    comparison_rows,
+    left_out,
+    read_cards,
+    read_claims,
+    rows_of,
+)
 from shiftbench_cli import options, render
+from shiftbench_cli.options import OPTIONS, PATH
 
 IN_SUITE = ("imagenet_main", "realistic_shifts")  # tables that the suite `paper` covers
+ENDINGS = {".tex": "tex", ".csv": "csv", ".md": "md"}
+HEADS = {"top1": "top1", "consistency": "cons.", "adversarial": "adv."}
+LEGEND = (
+    "Each number: published, ours; below, the difference with its 95% interval. -: not measured."
+)
 
 
 @options.command("reproduce")
 @click.argument("table", required=False, metavar="[TABLE]")
 @options.records
-@options.paper
+@OPTIONS(
+    "--weights",
+    "DIR",
+    "Directory of trainings, whose cards contain the recipes.",
+    type=PATH,
+    multiple=True,
+    default=("runs",),
+)
+@OPTIONS("-o --output", "FILE", "Also write the table: .tex, .csv or .md.", type=PATH)
 @options.printed("json", "csv")
 @options.plugins()
-def command(table: str | None, folders: tuple[Path, ...], paper: Path | None, kind: str) -> None:
+def command(
+    table: str | None,
+    folders: tuple[Path, ...],
+    weights: tuple[Path, ...],
+    output: Path | None,
+    kind: str,
+) -> None:
     """Compare your records with the paper's numbers.
 
-    Without a record of the same model and data, the commands that would make it are printed.
-    `shiftbench run paper -d imagenet:DIR` evaluates all networks of Table 1 and Figure 2.
+    A record counts if its data, number of images, geometry, grid and, for weights that
+    `shiftbench train` exported, its recipe are those of the paper. Others are listed with the
+    reason. With a TABLE, the commands for the missing rows are printed.
 
     TABLE is imagenet_main, imagenet_ablation, finetune, scratch, heads, polynomial, batch_size or
     realistic_shifts; by default all of them.
     """
-    place = options.paper_folder(paper)
+    form = None if output is None else format_of(output, ENDINGS)
     # No records yet is no error here: commands are printed for all numbers.
     records = load_records(folders or [RUNS]) if folders or any(RUNS.rglob("record.json")) else []
+    cards = read_cards(weights)
     answers = {
-        name: answer(read_claims(name, place), records) for name in ([table] if table else TABLES)
+        name: answer(read_claims(name), records, cards) for name in ([table] if table else TABLES)
     }
+    if output is not None and form is not None:
+        write_text(output, _file_text(answers, form))
+        render.note(f"{output}: {', '.join(answers)}")
     if kind != "table":
         render.print_rows([_row(one) for group in answers.values() for one in group], kind)
         return
     for name, group in answers.items():
-        title = f"{name}: {TABLES[name].about} ({TABLES[name].place})"
-        missing = commands([one.claim for one in group if one.score is None])
-        render.print_claims(title, group, missing)
-    if any(one.score is None for name in IN_SUITE for one in answers.get(name, ())):
-        render.note("All of Table 1 and Figure 2: shiftbench run paper -d imagenet:DIR")
+        _print_table(name, group, with_commands=table is not None)
+
+
+def _print_table(name: str, answers: Sequence[Answer], *, with_commands: bool) -> None:
+    columns = list(dict.fromkeys(one.claim.score.column for one in answers))
+    rows = rows_of(answers)
+    several = len({row.data for row in rows}) > 1
+    lines = [
+        [
+            f"{row.model}\n{row.data}" if several else row.model,
+            *(_cell(row.answers.get(column)) for column in columns),
+        ]
+        for row in rows
+    ]
+    heads = [_head(column) for column in columns]
+    about = f"{TABLES[name].about} ({TABLES[name].place})"
+    render.print_table(
+        ["model", *heads], lines, title=f"{name}: {about}", caption=LEGEND, numeric=heads
+    )
+    if any(one.unknown_recipe for one in answers):
+        render.print_text("†: weights without a card, so the recipe is not known.\n")
+    if others := left_out(answers):
+        render.print_text("Not counted:\n" + "".join(f"  {line}\n" for line in others))
+    missing = [one.claim for one in answers if one.score is None]
+    if missing and with_commands:
+        text = "".join(f"  {line}\n" for line in commands(missing))
+        if name in IN_SUITE:
+            text += "or, with the weights in place: shiftbench run paper -d imagenet:DIR\n"
+        render.print_text(f"Not measured yet. Run:\n{text}")
+    elif missing:
+        count = len({(claim.entry, claim.data) for claim in missing})
+        render.print_text(
+            f"{count} of {len(rows)} rows are not measured: `shiftbench reproduce {name}` prints "
+            "the commands.\n"
+        )
+    render.print_text("\n")
+
+
+def _head(column: str) -> str:
+    family, _, kind = column.partition("_")
+    return f"{HEADS[family]}\n{kind}".strip()
+
+
+def _cell(one: Answer | None) -> str:
+    if one is None:
+        return ""
+    published = "figure" if one.claim.published is None else str(one.claim.published)
+    if one.score is None:
+        return f"{published}     -"
+    mark = "†" if one.unknown_recipe else ""
+    numbers = f"{published}  {100 * one.score.value:.1f}{mark}"
+    if one.claim.published is None:
+        return numbers
+    low, high = (100 * end - float(one.claim.published) for end in (one.score.low, one.score.high))
+    return f"{numbers}\n{one.difference:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def _file_text(answers: Mapping[str, Sequence[Answer]], form: str) -> str:
+    """Return all tables as CSV, Markdown or LaTeX."""
+    if form == "csv":
+        rows = [
+            {"table": name, **row}
+            for name, group in answers.items()
+            for row in comparison_rows(group)
+        ]
+        every = dict.fromkeys(column for row in rows for column in row)
+        return render.csv_text([{c: row.get(c, "") for c in every} for row in rows])
+    parts = []
+    for name, group in answers.items():
+        columns = list(dict.fromkeys(one.claim.score.column for one in group))
+        head = ["model", "data", *columns]
+        body = [
+            [
+                row.model,
+                row.data,
+                *(
+                    " ".join(_cell(row.answers.get(c)).split()).replace(" -", " / -")
+                    for c in columns
+                ),
+            ]
+            for row in rows_of(group)
+        ]
+        parts.append(_latex(name, head, body) if form == "tex" else _markdown(name, head, body))
+    return "\n".join(parts)
+
+
+def _markdown(name: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([markdown_escape(c) for c in row] for row in body)]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"**{name}**: {TABLES[name].about} ({TABLES[name].place}). {LEGEND}\n\n{table}\n"
+
+
+def _latex(name: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    lines = [" & ".join(map(latex_escape, row)) + r" \\" for row in (head, *body)]
+    about = latex_escape(f"{TABLES[name].about} ({TABLES[name].place}). {LEGEND}")
+    rows = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
+    columns = "ll" + "r" * (len(head) - 2)
+    return f"% {about}\n\\begin{{tabular}}{{{columns}}}\n{rows}\n\\end{{tabular}}\n"
 
 
 def _row(answered: Answer) -> dict[str, object]:
     claim, score = answered.claim, answered.score
     return {
         "table": claim.table,
-        "model": claim.model,
+        "model": claim.entry,
         "data": claim.data,
         "metric": claim.score.column,
         "published_percent": None if claim.published is None else float(claim.published),

@@ -1,19 +1,23 @@
 """Published numbers of the paper next to the scores of records.
 
-Published numbers are data (`results/paper/*.csv`), never scores of this project. A claim without a
-record that measured it has the commands that make such a record.
+Published numbers are data (`shiftbench/published/*.csv`), never scores of this project. A record
+counts only if it was measured and trained under the paper's conditions.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from shiftbench.errors import DataError
+from aft_models.cards import WeightsCard, list_weights, weights_card
+from aft_models.errors import AftModelsError
+from aft_models.training.recipe import override
+from aft_models.training.recipes import get_recipe
 from shiftbench.records.result import USUAL_CONDITIONS, Result
 from shiftbench.registry import unknown_name
 from shiftbench.scores import ACCURACY, ScoreName, curve_of
@@ -21,6 +25,10 @@ from shiftbench.shifts import DEFAULT_RADIUS
 from shiftbench.statistics import Score
 
 Row = Mapping[str, str]
+Cards = Mapping[str, WeightsCard]  # by digest of the weights
+PUBLISHED = Path(__file__).resolve().parents[1] / "published"
+PROCESSES = 8  # GPUs of the paper
+SIDE = 224  # pixels of every image of the paper
 SPLITS = ("val", "test", "all")  # that published numbers may be of
 IMAGES = {"imagenet": 50_000, "cifar10": 10_000, "cifar100": 10_000, "stanford_cars": 8_041}
 _SCORES = (
@@ -52,7 +60,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper; its numbers are in the file of the same name in results/paper."""
+    """A table of the paper; its numbers are in the file of the same name of PUBLISHED."""
 
     place: str  # in the paper
     about: str
@@ -68,6 +76,7 @@ class Answer:
     claim: Claim
     score: Score | None  # None: no record measured it like the paper
     remark: str = ""  # differences of an existing record from the paper
+    unknown_recipe: bool = False  # the weights have no card, such as those of the authors
 
     @property
     def difference(self) -> float | None:
@@ -156,48 +165,93 @@ TABLES: Mapping[str, PaperTable] = {
 }
 
 
-def read_claims(name: str, folder: Path) -> list[Claim]:
+def read_claims(name: str) -> list[Claim]:
     """Read every number of a table of the paper.
 
     Raises:
         UsageError: There is no such table.
-        DataError: There is no such file.
     """
     if name not in TABLES:
         raise unknown_name("table of the paper", name, TABLES)
-    table, path = TABLES[name], folder / f"{name}.csv"
+    table = TABLES[name]
     if table.models:
         rows = [table.claim({"model": model}) for model in table.models]
         return [Claim(name, score, None, **row) for row in rows for score in table.scores]
-    if not path.is_file():
-        raise DataError(
-            f"there is no file {path}. Give the folder of published numbers with --paper "
-            "(results/paper in the source tree)"
-        )
-    with path.open(newline="", encoding="utf-8") as file:
-        return [
-            Claim(name, score, Decimal(row[score.column]), **table.claim(row))
-            for row in csv.DictReader(file)
-            for score in table.scores
-            if row.get(score.column)
-        ]
+    return [
+        Claim(name, score, Decimal(row[score.column]), **table.claim(row))
+        for row in read_published(name)
+        for score in table.scores
+        if row.get(score.column)
+    ]
 
 
-def answer(claims: Sequence[Claim], results: Sequence[Result]) -> list[Answer]:
-    """Find for each claim the newest record that measured its score like the paper."""
+def read_published(name: str) -> list[dict[str, str]]:
+    """Read the rows of a file of published numbers."""
+    with (PUBLISHED / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def read_cards(folders: Iterable[Path]) -> dict[str, WeightsCard]:
+    """Read the cards of all weights that training exported below some folders."""
+    cards: dict[str, WeightsCard] = {}
+    for place in {file.parent for folder in folders for file in folder.rglob("*.safetensors")}:
+        with suppress(AftModelsError):  # not a card of this package
+            found = [weights_card(name, place) for name in list_weights(place)]
+            cards |= {card.digest: card for card in found}
+    return cards
+
+
+def answer(
+    claims: Sequence[Claim], results: Sequence[Result], cards: Cards | None = None
+) -> list[Answer]:
+    """Find for each claim the newest record that was trained and measured like the paper.
+
+    Args:
+        claims: Published numbers.
+        results: Records.
+        cards: Cards of trained weights, which contain the recipes.
+    """
     newest_first = sorted(results, key=lambda result: result.created, reverse=True)
     answers = []
     for claim in claims:
         tried = [
-            (result, unlike_published(result, claim.score))
+            (result, unlike_published(result, claim.score) + unlike_recipe(result, claim, cards))
             for result in newest_first
             if (result.model.name, result.data.name) == (claim.entry, claim.data)
             and _attempts(result, claim.score)
         ]
-        score = next((result.scores[claim.score] for result, why in tried if not why), None)
-        remark = "; ".join(tried[0][1]) if tried and score is None else ""
-        answers.append(Answer(claim, score, remark))
+        found = next((result for result, why in tried if not why), None)
+        if found is not None:
+            unknown = bool(claim.recipe) and card_of(found, cards) is None
+            answers.append(Answer(claim, found.scores[claim.score], unknown_recipe=unknown))
+        else:
+            answers.append(Answer(claim, None, "; ".join(tried[0][1]) if tried else ""))
     return answers
+
+
+def card_of(result: Result, cards: Cards | None) -> WeightsCard | None:
+    """Return the card of the weights that a record was measured with."""
+    return (cards or {}).get(str(result.model.identity.get("weights")))
+
+
+def unlike_recipe(result: Result, claim: Claim, cards: Cards | None) -> list[str]:
+    """List how the weights of a record were not trained like those of the paper.
+
+    Weights without a card may be those of the authors, unless the training is the claim itself.
+    """
+    if not claim.recipe:
+        return []
+    card = card_of(result, cards)
+    if card is None:
+        return ["recipe unknown: no card of its weights was found"] if claim.variant else []
+    recipe = get_recipe(claim.recipe).for_model(claim.model)
+    changes = claim.train_options[1::2]  # after each --set
+    wanted = override(recipe, changes).settings()
+    return [
+        f"{name} {card.recipe[name]} instead of {value}"
+        for name, value in wanted.items()
+        if name not in ("accumulate", "pipeline") and card.recipe.get(name, value) != value
+    ]
 
 
 def _attempts(result: Result, name: ScoreName) -> set[str]:
@@ -216,6 +270,8 @@ def unlike_published(result: Result, name: ScoreName) -> list[str]:
     own = {key: result.conditions[key] for key in USUAL_CONDITIONS}
     reasons = [] if result.data.split in SPLITS else [f"split {result.data.split}"]
     reasons += [f"{key} {value}" for key, value in own.items() if value != USUAL_CONDITIONS[key]]
+    side = result.data.geometry["view"]
+    reasons += [] if side == SIDE else [f"images of {side} px"]
     if name not in result.scores:
         curve, others = curve_of(result.scores, name), _attempts(result, name) - {name.stem}
         if curve:
@@ -235,10 +291,12 @@ def commands(claims: Sequence[Claim], *, records: str = "results/runs") -> list[
     lines = []
     for (entry, data), group in wanted.items():
         first = group[0]
-        # Tables of variants have no attack. The others share one record with every attack.
-        attacks = " -a none" if first.variant else ""
-        name = f" --name {entry}" if first.variant else ""
-        run = f"shiftbench run -m {first.model} -d {data}:DIR{attacks}{name} -o {records}"
+        kinds = {c.score.kind: None for c in group if c.score.family == "adversarial"}
+        words = f"-m {first.model} -d {data}:DIR -a {','.join(kinds) or 'none'}"
+        if all(claim.score.family != "consistency" for claim in group):
+            words += " --no-consistency"
+        words += f" --name {entry}" if first.variant else ""
+        run = f"shiftbench run {words} --nproc {PROCESSES} -o {records}"
         steps = _training(first) if first.recipe else []
         if steps:
             run += f" --checkpoint {steps[-1].rpartition(' ')[2]}/export"
@@ -255,4 +313,68 @@ def _training(claim: Claim) -> list[str]:
         options = (*options, "--checkpoint", f"{steps[-1].rpartition(' ')[2]}/export")
     command = f"shiftbench train -m {claim.model} -d {claim.data}:DIR --recipe {claim.recipe}"
     place = f"runs/{claim.variant}-{claim.data}" if claim.variant else f"runs/{claim.data}"
+    command += f" --nproc {PROCESSES}"
     return [*steps, " ".join((command, *options, "-o", f"{place}/{claim.model}"))]
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """A row of a table of the paper: one model, published and measured."""
+
+    model: str
+    data: str
+    answers: Mapping[str, Answer]  # by column
+
+
+def rows_of(answers: Sequence[Answer]) -> list[ComparedRow]:
+    """Arrange answers as in the paper: one row per model and data set."""
+    rows: dict[tuple[str, str], dict[str, Answer]] = {}
+    for one in answers:
+        key = one.claim.entry, one.claim.data
+        rows.setdefault(key, {})[one.claim.score.column] = one
+    return [ComparedRow(*key, found) for key, found in rows.items()]
+
+
+def left_out(answers: Sequence[Answer]) -> list[str]:
+    """Describe the records that do not count, a line per model and data set."""
+    lines = []
+    for row in rows_of(answers):
+        reasons = dict.fromkeys(one.remark for one in row.answers.values() if one.remark)
+        if reasons:
+            lines.append(f"{row.model} on {row.data}: {'; '.join(reasons)}")
+    return lines
+
+
+def comparison_rows(answers: Sequence[Answer]) -> list[dict[str, str]]:
+    """Return the rows of a file: each number published, measured, and their difference.
+
+    The interval of the difference is that of the measured score.
+    """
+    columns = list(dict.fromkeys(one.claim.score.column for one in answers))
+    rows = []
+    for row in rows_of(answers):
+        cells = {"model": row.model, "data": row.data}
+        for column in columns:
+            one = row.answers.get(column)
+            for end, text in zip(ENDS, _numbers(one), strict=True):
+                cells[f"{column}_{end}"] = text
+        rows.append(cells)
+    return rows
+
+
+ENDS = ("published", "ours", "difference", "low", "high")
+
+
+def _numbers(one: Answer | None) -> list[str]:
+    """Return the texts of ENDS, empty where there is no number."""
+    if one is None:
+        return [""] * len(ENDS)
+    published = one.claim.published
+    texts = ["" if published is None else str(published)]
+    if one.score is None:
+        return texts + [""] * (len(ENDS) - 1)
+    texts.append(f"{100 * one.score.value:.2f}")
+    if published is None:
+        return [*texts, "", "", ""]
+    ends = (one.score.value, one.score.low, one.score.high)
+    return texts + [f"{100 * end - float(published):+.2f}" for end in ends]

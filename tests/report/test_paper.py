@@ -4,42 +4,54 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pytest
+from command_line import shiftbench
 from PIL import Image
-from sample_records import make_result, spread
+from sample_records import make_result, save_result, spread
 
-from shiftbench.errors import DataError, UsageError
+from aft_models.cards import WeightsCard, weights_card
+from aft_models.training.recipes import get_recipe
+from shiftbench.errors import UsageError
 from shiftbench.records.result import Result, load_records
 from shiftbench.report import paper
-from shiftbench.report.paper import TABLES, Answer, answer, commands, read_claims
+from shiftbench.report.paper import (
+    PUBLISHED,
+    TABLES,
+    Answer,
+    answer,
+    commands,
+    left_out,
+    read_claims,
+)
 from shiftbench_cli.main import cli, main
 
-PAPER = Path(__file__).resolve().parents[2] / "results" / "paper"
 MODEL = "xcit_nano_12_p16"
 
 
 @pytest.fixture
 def small_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let 20 images be all of ImageNet."""
+    """Let 20 images of 64 px be all of ImageNet."""
+    monkeypatch.setattr(paper, "SIDE", 64)
     monkeypatch.setitem(paper.IMAGES, "imagenet", 20)
     monkeypatch.setitem(paper.IMAGES, "cifar10", 20)
 
 
 def answers_of(*results: Result, model: str = MODEL) -> dict[str, Answer]:
     """Return the answers to the claims of Table 1 about a model, by score."""
-    answers = answer(read_claims("imagenet_main", PAPER), results)
+    answers = answer(read_claims("imagenet_main"), results)
     return {a.claim.score.column: a for a in answers if a.claim.model == model}
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_claims_are_of_models_that_can_be_built(table: str) -> None:
     presets = pytest.importorskip("aft_models.presets").PRESETS
-    for claim in read_claims(table, PAPER):
+    for claim in read_claims(table):
         assert not claim.recipe or claim.model in presets
 
 
@@ -95,7 +107,14 @@ def test_answer_measured_otherwise_has_the_reason_instead(how: str) -> None:
 
 def test_answer_of_a_subset_of_the_images_has_the_reason_instead() -> None:
     few = make_result(MODEL, failures={"integer": spread(20, [1])}, data="imagenet", split="val")
-    assert answers_of(few)["top1"].remark == "20 of 50,000 images"
+    assert answers_of(few)["top1"].remark == "images of 64 px; 20 of 50,000 images"
+
+
+def card_with(**changes: Any) -> dict[str, WeightsCard]:
+    """Return the card of all sample records, trained with the paper's recipe of small sets."""
+    recipe = {**get_recipe("xcit-small-sets").for_model(MODEL).settings(), **changes}
+    card = weights_card("xcit_pico_6_p8.scenes")
+    return {"d" * 64: replace(card, recipe=recipe)}
 
 
 @pytest.mark.usefixtures("small_sets")
@@ -105,21 +124,72 @@ def test_answer_distinguishes_trainings_of_one_model() -> None:
         for name, at in (("scratch", 4), ("finetune", 2))
     ]
     for name, value in (("scratch", 0.8), ("finetune", 0.9)):
-        answers = answer(read_claims(name, PAPER), results)
+        assert not any(one.score for one in answer(read_claims(name), results))
+        answers = answer(read_claims(name), results, card_with())
         (only,) = [one.score for one in answers if one.score is not None]
         assert only.value == pytest.approx(value)
     assert not any(one.score for one in answers_of(*results).values())
 
 
-def test_read_claims_bad_table_or_folder_raises(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_sets")
+def test_answer_of_another_recipe_has_the_reason_instead() -> None:
+    result = make_result(
+        f"{MODEL}.scratch", failures={"integer": spread(20, [4])}, data="cifar10", split="test"
+    )
+    cards = card_with(epochs=1, batch_size=4)
+    answers = answer(read_claims("scratch"), [result], cards)
+    assert not any(one.score for one in answers)
+    (line,) = left_out(answers)
+    assert line == (
+        f"{MODEL}.scratch on cifar10: epochs 1 instead of 1000; batch_size 4 instead of 1024"
+    )
+
+
+@pytest.mark.usefixtures("small_sets")
+@pytest.mark.parametrize("ending", ["tex", "csv", "md"])
+def test_reproduce_writes_the_layout_of_the_paper(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    failures = {"integer": spread(20, [6]), "half": spread(20, [6, 1])}
+    result = make_result(MODEL, failures=failures, data="imagenet", split="val")
+    save_result(tmp_path, result)
+    file = tmp_path / f"table.{ending}"
+    ran = shiftbench("reproduce", "imagenet_main", "-r", tmp_path, "-o", file, code=0)
+    assert "†: weights without a card" in ran.out
+    (line,) = [
+        line
+        for line in file.read_text().splitlines()
+        if MODEL in line.replace("\\", "").split()[0:2] or f"{MODEL}," in line
+    ]
+    assert "70.4" in line
+    assert "-0.4" in line
+
+
+def test_reproduce_works_outside_of_the_source_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert PUBLISHED.parent.name == "shiftbench"
+    ran = shiftbench("reproduce", code=0)
+    assert "6 of 6 rows are not measured: `shiftbench reproduce imagenet_main`" in ran.out
+    assert len(ran.out.splitlines()) < 160
+
+
+def test_commands_take_the_fewest_metrics() -> None:
+    (line, *_) = commands(read_claims("imagenet_ablation"))
+    assert "-a none --no-consistency --nproc 8" in line
+    (line, *_) = commands(read_claims("imagenet_main"))
+    assert "-a integer,half --nproc 8" in line
+
+
+def test_read_claims_unknown_table_raises() -> None:
     with pytest.raises(UsageError, match="Did you mean 'imagenet_main'"):
-        read_claims("imagenet_mian", PAPER)
-    with pytest.raises(DataError, match="--paper"):
-        read_claims("heads", tmp_path)
+        read_claims("imagenet_mian")
 
 
 def all_commands() -> list[str]:
-    return commands([claim for table in TABLES for claim in read_claims(table, PAPER)])
+    return commands([claim for table in TABLES for claim in read_claims(table)])
 
 
 def form(line: str) -> str:
@@ -179,6 +249,7 @@ def execute(line: str, data: dict[str, str]) -> None:
     for step in line.split(" && "):
         words = shlex.split(step)[1:]
         words = [word.replace("xcit_nano_12_p16", "xcit_pico_6_p8") for word in words]
+        del words[words.index("--nproc") : words.index("--nproc") + 2]
         words = ["net.py:make" if word.startswith(("timm:", "hf:")) else word for word in words]
         place = words.index("-d") + 1
         name = words[place].partition(":")[0]
