@@ -20,7 +20,7 @@ import aft_models
 from aft_models.training.augment import Mixing
 from aft_models.training.loop import make_optimizer
 from aft_models.training.recipes import RECIPES
-from aft_models.training.steady import steady_loss
+from aft_models.training.shift_consistency import shift_consistency_loss
 from shiftbench.grid import Offset
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.metrics.base import Metric, read_cells
@@ -156,9 +156,9 @@ def test_a_training_step_stays_on_its_device(variant: str) -> None:
     assert all(p.grad is not None and p.grad.is_meta for p in model.parameters())
 
 
-def test_steady_loss_on_cuda_stays_on_the_device(fake: FakeTensorMode) -> None:
+def test_shift_consistency_loss_on_cuda_stays_on_the_device(fake: FakeTensorMode) -> None:
     with fake, torch.device(CUDA):
         model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
         views, labels = torch.empty(2, 4, 3, 4, 4), torch.zeros(4, dtype=torch.long)
-        loss, term = steady_loss(RECIPES["steady"], model, views, labels)
+        loss, term = shift_consistency_loss(RECIPES["shift-consistency"], model, views, labels)
     assert (loss.device, term.device) == (CUDA, CUDA)

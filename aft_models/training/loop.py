@@ -26,7 +26,7 @@ from aft_models.training.data import Batch, Batches
 from aft_models.training.device import DeviceConfig, Processes
 from aft_models.training.progress import Meter, Progress, Row, draw_curves, write_log
 from aft_models.training.recipe import Recipe
-from aft_models.training.steady import steady_loss
+from aft_models.training.shift_consistency import shift_consistency_loss
 
 
 class DivergedError(AftModelsError):
@@ -241,7 +241,7 @@ class _Run:
             return _require_logits(self.forward(batch))
 
         if self.recipe.shift:
-            return torch.stack(steady_loss(self.recipe, forward, images, labels))
+            return torch.stack(shift_consistency_loss(self.recipe, forward, images, labels))
         loss: Tensor = self.cross_entropy(forward(images), labels)
         return loss[None]
 

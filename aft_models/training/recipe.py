@@ -91,7 +91,7 @@ class Recipe:
 
     def _checks(self) -> Iterator[tuple[bool, str, str]]:
         """Whether a field fits, its name, and what it must be."""
-        yield from self._steady_checks()
+        yield from self._shift_checks()
         for name, lowest in LOWEST.items():
             yield getattr(self, name) >= lowest, name, f"at least {lowest}"
         for name in ("flip", "random_erasing", "mixup_switch"):
@@ -120,7 +120,7 @@ class Recipe:
         odd = (self.mixup or self.cutmix) and self.batch_size // self.accumulate % 2
         yield not odd, "batch_size", "even shares: mixup pairs images"
 
-    def _steady_checks(self) -> Iterator[tuple[bool, str, str]]:
+    def _shift_checks(self) -> Iterator[tuple[bool, str, str]]:
         """Check the fields of recipes with two windows per image."""
         yield not (self.unlabeled and self.learns), "unlabeled", "false where lr is above 0"
         if not self.shift:

@@ -81,7 +81,7 @@ RECIPES: dict[str, Recipe] = {
             **_AS_THE_MODEL,
         ),
         Recipe(
-            name="steady",
+            name="shift-consistency",
             summary="any trained model: two windows of each photograph get the same answer",
             epochs=2,
             batch_size=64,

@@ -164,12 +164,10 @@ def test_models_of_every_source_are_trained(
     assert trained(torch.rand(1, 3, 32, 32)).shape == (1, 3)
 
 
-def test_steady_shows_its_consistency_term_and_the_crops_that_agree(
-    photos: str, tmp_path: Path
-) -> None:
+def test_train_shift_consistency_logs_its_loss_and_agreement(photos: str, tmp_path: Path) -> None:
     settings = ("image_size=32", "shift=1", "zoom=1,1", "batch_size=8")
     words = [word for setting in settings for word in ("--set", setting)]
-    words += ["--recipe", "steady", "--pretrained"]
+    words += ["--recipe", "shift-consistency", "--pretrained"]
     out, err = train("xcit_pico_6_p8.scenes", photos, tmp_path / "run", *words)
     assert "consistency loss 0." in err
     assert "agreement crop: " in out

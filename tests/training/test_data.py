@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from PIL import Image
-from training_runs import RECIPE, STEADY, scenes
+from training_runs import RECIPE, SHIFT_CONSISTENCY, scenes
 
 from aft_models.errors import AftModelsError
 from aft_models.preprocessing import normalize
@@ -51,7 +51,7 @@ def test_resizing_to_the_same_size_changes_nothing_and_keeps_a_constant() -> Non
     torch.testing.assert_close(resized(torch.ones(1, 3, 8, 8), 5), torch.ones(1, 3, 5, 5))
 
 
-@pytest.mark.parametrize("usual", [RECIPE, STEADY], ids=["one view", "two views"])
+@pytest.mark.parametrize("usual", [RECIPE, SHIFT_CONSISTENCY], ids=["one view", "two views"])
 @pytest.mark.parametrize(("count", "accumulate"), [(1, 4), (2, 1), (2, 2)])
 def test_shares_of_an_update_add_up_to_the_whole(
     count: int, accumulate: int, usual: Recipe

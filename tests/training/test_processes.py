@@ -21,7 +21,7 @@ VIEWS = {"shift": 2, "consistency": 4.0}
 SETTINGS: dict[str, tuple[bool, dict[str, float]]] = {
     # folder -> whether there is batch norm, and what differs from the usual recipe
     "plain": (False, {"ema_decay": 0.0}),
-    "steady": (False, {"ema_decay": 0.0, **VIEWS}),
+    "shift-consistency": (False, {"ema_decay": 0.0, **VIEWS}),
     "normed": (True, {"ema_decay": 0.0}),
     "averaged": (True, {"ema_decay": 0.9}),
 }
@@ -78,7 +78,7 @@ def losses(folder: Path) -> list[float]:
         return [float(row["loss"]) for row in csv.DictReader(file)]
 
 
-@pytest.mark.parametrize("name", ["plain", "steady"])  # CPUs do not share batch norm
+@pytest.mark.parametrize("name", ["plain", "shift-consistency"])  # CPUs do not share batch norm
 def test_two_processes_equal_one(by_two: Path, tmp_path: Path, name: str) -> None:
     train_share(tmp_path, name)
     assert len(losses(tmp_path)) == RECIPE.epochs

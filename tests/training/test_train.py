@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> Path:
 
 def train(place: Path, data: str, recipe: str, *changes: str, **options: Any) -> Trained:
     model = options.pop("model", f"{place / 'net.py'}:build")
-    settings = [f"batch_size={8 if recipe == 'steady' else 12}", *changes]
+    settings = [f"batch_size={8 if recipe == 'shift-consistency' else 12}", *changes]
     return shiftbench.train(
         model, data, recipe, place / recipe, changes=settings, **{**FEW, **options}
     )
@@ -59,7 +59,9 @@ def test_python_does_what_the_command_does(place: Path) -> None:
     seen = []
     told: Any = {"progress": seen.append, "notice": lines.append}
     changes = ("epochs=1", "shift=1", "zoom=1,1")
-    result = train(place, f"folder:{place}/photos", "steady", *changes, split="train", **told)
+    result = train(
+        place, f"folder:{place}/photos", "shift-consistency", *changes, split="train", **told
+    )
     assert {"accuracy", "agreement_crop"} <= result.scores.keys()
     assert result.scores["agreement_crop"].n == 6
     for name, score in result.scores.items():
@@ -68,7 +70,7 @@ def test_python_does_what_the_command_does(place: Path) -> None:
     assert lines == []
     loaded = load_model(f"{place / 'net.py'}:build", checkpoint=result.folder)
     assert loaded.class_names == ("a", "b", "c")
-    assert (place / "steady" / "log.csv").is_file()
+    assert (place / "shift-consistency" / "log.csv").is_file()
 
 
 def test_what_selects_a_crop_is_left_to_the_weights_of_the_rest(place: Path) -> None:
@@ -76,7 +78,7 @@ def test_what_selects_a_crop_is_left_to_the_weights_of_the_rest(place: Path) -> 
     result = train(
         place,
         f"folder:{place}/photos",
-        "steady",
+        "shift-consistency",
         *("epochs=1", "shift=1", "zoom=1,1"),
         model=f"{net}+select:1+circular",
         split="train",
@@ -121,10 +123,20 @@ def test_recalibration_keeps_the_classes_of_the_weights(place: Path, trained: Pa
         ("recalibrate", (), {"checkpoint": "wide"}, "weights with the classes of the data"),
         ("recalibrate", (), {}, "needs trained weights of"),
         ("recalibrate", (), {"checkpoint": "plain", "model": "plain"}, "has none: use a recipe"),
-        ("steady", (), {"data": "loose"}, "or use --unlabeled with the recipe recalibrate"),
-        ("steady", (), {"data": "loose", "unlabeled": True}, "unlabeled must be false where lr"),
+        (
+            "shift-consistency",
+            (),
+            {"data": "loose"},
+            "or use --unlabeled with the recipe recalibrate",
+        ),
+        (
+            "shift-consistency",
+            (),
+            {"data": "loose", "unlabeled": True},
+            "unlabeled must be false where lr",
+        ),
         ("finetune", (), {"data": "loose", "unlabeled": True}, "unlabeled must be false where lr"),
-        ("steady", ("canvas=26",), {}, "canvas must be `shift` 6 px or more larger"),
+        ("shift-consistency", ("canvas=26",), {}, "canvas must be `shift` 6 px or more larger"),
     ],
 )
 def test_a_start_that_a_recipe_cannot_use_is_refused(

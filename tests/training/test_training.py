@@ -16,7 +16,7 @@ import pytest
 import torch
 import training_runs
 from torch import nn
-from training_runs import RECIPE, STEADY, TinyNet, run
+from training_runs import RECIPE, SHIFT_CONSISTENCY, TinyNet, run
 
 from aft_models.errors import AftModelsError
 from aft_models.training import checkpoint
@@ -62,7 +62,7 @@ def test_a_field_that_a_checkpoint_does_not_know_had_its_default(tmp_path: Path)
         run(tmp_path, dataclasses.replace(short, norm_momentum=0.5))
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, STEADY], ids=["plain", "steady"])
+@pytest.mark.parametrize("recipe", [RECIPE, SHIFT_CONSISTENCY], ids=["plain", "shift-consistency"])
 def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(
     tmp_path: Path, recipe: Recipe
 ) -> None:
@@ -213,7 +213,7 @@ def test_averaged_weights_are_what_is_evaluated_and_returned(tmp_path: Path) -> 
     assert run(tmp_path / "plain", plain, model=model).model is model
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, STEADY], ids=["plain", "steady"])
+@pytest.mark.parametrize("recipe", [RECIPE, SHIFT_CONSISTENCY], ids=["plain", "shift-consistency"])
 def test_accumulated_steps_equal_one_large_batch(tmp_path: Path, recipe: Recipe) -> None:
     recipe = dataclasses.replace(recipe, ema_decay=0.0)
     models = [TinyNet(batch_norm=False) for _ in range(2)]

@@ -29,7 +29,7 @@ def symmetric_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     return (divergence(log_p, log_q) + divergence(log_q, log_p)) / 2
 
 
-def steady_loss(
+def shift_consistency_loss(
     recipe: Recipe, forward: Callable[[Tensor], Tensor], views: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute the loss of a batch of two windows per image.

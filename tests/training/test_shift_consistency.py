@@ -1,4 +1,4 @@
-"""Recipe `steady`: two windows of each image, and a term for the difference of predictions."""
+"""Recipe `shift-consistency`: a loss for the difference between two windows of an image."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from training_runs import STEADY, TinyNet, run, scenes
+from training_runs import SHIFT_CONSISTENCY, TinyNet, run, scenes
 
 from aft_models.training.augment import Windows
 from aft_models.training.data import LoaderBatches, MemoryBatches
 from aft_models.training.recipe import Recipe
-from aft_models.training.steady import steady_loss
+from aft_models.training.shift_consistency import shift_consistency_loss
 from shiftbench.data import Scenes
 
 
-def test_steady_loss_equals_slow_reference() -> None:
+def test_shift_consistency_loss_equals_slow_reference() -> None:
     torch.manual_seed(1)
     model = TinyNet(batch_norm=False).double()
     views = torch.randn(2, 4, 3, 16, 16).double()
     labels = torch.tensor([0, 3, 5, 11])
-    expected, expected_term = _slow_loss(STEADY, model, views, labels)
+    expected, expected_term = _slow_loss(SHIFT_CONSISTENCY, model, views, labels)
     slow = torch.autograd.grad(expected, list(model.parameters()))
-    loss, term = steady_loss(STEADY, model, views, labels)
+    loss, term = shift_consistency_loss(SHIFT_CONSISTENCY, model, views, labels)
     fast = torch.autograd.grad(loss, list(model.parameters()))
     assert float(term.detach()) == pytest.approx(expected_term, rel=1e-10)
     for one, other in zip(fast, slow, strict=True):
@@ -69,7 +69,7 @@ def test_shifted_windows_stay_within_max_shift_and_canvas() -> None:
 
 
 def test_both_pipelines_cut_two_windows_of_the_same_image() -> None:
-    recipe = dataclasses.replace(STEADY, flip=0.0, batch_size=8)
+    recipe = dataclasses.replace(SHIFT_CONSISTENCY, flip=0.0, batch_size=8)
     pixels = scenes(16)
     loader = dataclasses.replace(recipe, pipeline="loader")
     for batches in (MemoryBatches(pixels, recipe), LoaderBatches(Scenes("train", 16), loader)):
@@ -91,7 +91,7 @@ def test_both_pipelines_cut_two_windows_of_the_same_image() -> None:
 def test_consistency_term_decreases_with_its_weight(tmp_path: Path) -> None:
     def term_after(consistency: float) -> float:
         recipe = dataclasses.replace(
-            STEADY, consistency=consistency, epochs=25, lr=1e-2, ema_decay=0.0
+            SHIFT_CONSISTENCY, consistency=consistency, epochs=25, lr=1e-2, ema_decay=0.0
         )
         return run(tmp_path / str(consistency), recipe).rows[-1]["consistency_loss"]
 
