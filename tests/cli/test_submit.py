@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from command_line import shiftbench
 
 from shiftbench.records.result import load_record
+from shiftbench.tables import read_tables, table_files
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="job scripts are for bash")
 
 START = Path(__file__).resolve().parents[3] / "shared" / "slurm" / "start"
 NET = """
-import os, time
+import os, signal, time
 from torch import nn, manual_seed
 
 class Net(nn.Module):
@@ -27,10 +32,15 @@ class Net(nn.Module):
         manual_seed(0)
         self.conv = nn.Conv2d(3, 16, 4, stride=4)
         self.head = nn.Linear(16, 12)
+        self.calls = 0
 
     def forward(self, images):
+        self.calls += 1
         time.sleep(float(os.environ.get("SLOW", "0")))
-        if os.environ.get("FAILS") == os.environ.get("SLURM_ARRAY_TASK_ID", "none"):
+        task = os.environ.get("SLURM_ARRAY_TASK_ID", "none")
+        if self.calls > 9 and os.environ.get("KILLED") == task:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if os.environ.get("FAILS") == task:
             raise ValueError("this model fails")
         return self.head(self.conv(images).relu().amax((2, 3)))
 
@@ -143,7 +153,8 @@ def test_job_script_requeues_after_the_time_limit_until_nothing_is_predicted(pla
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Start a SLURM of four nodes; return the folder of its state."""
     if not START.is_file() or os.geteuid() != 0:
         pytest.skip("needs root and the script that starts SLURM")
     if not all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))):
@@ -151,25 +162,170 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("slurm")
     subprocess.run([START, folder], check=True, capture_output=True, timeout=300)
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
-    yield
+    yield folder
+    tool("scancel", "--user=root")
     subprocess.run([START, folder, "stop"], check=True, capture_output=True)
     del os.environ["SLURM_CONF"]
+
+
+def tool(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def start_tasks(*more: str) -> str:
+    """Submit the suite, and return the number of the job."""
+    found = re.search(r"batch job (\d+)", submit("--slurm", "time=10", "-b", "2", *more)[1])
+    assert found is not None
+    return found[1]
+
+
+def wait_until(condition: Callable[[], object], *, seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, tool("scontrol", "show", "jobs")
+        time.sleep(0.5)
+
+
+def wait_for_end(*jobs: str) -> None:
+    wait_until(lambda: not any(job in tool("squeue", "-h", "-o", "%F") for job in jobs))
+
+
+def field(name: str, task: str) -> str:
+    """Return a value of `scontrol show job`."""
+    found = re.search(rf"\b{name}=(\S+)", tool("scontrol", "show", "job", task))
+    assert found is not None
+    return found[1]
+
+
+def known_cells(place: Path) -> int:
+    store = place / RECORD / "tables"
+    parts = [read_tables(file)[0] for file in table_files(store)]
+    return sum(int((table >= 0).sum()) for part in parts for table in part.arrays.values())
+
+
+def resubmit(task: int) -> None:
+    """Submit one task of the last job script again, and wait for it."""
+    script = place_of_jobs() / "run.sbatch"
+    tool("sbatch", "--wait", f"--array={task}", str(script))
+
+
+def place_of_jobs() -> Path:
+    return Path.cwd() / RECORD.parent / "jobs"
+
+
+def assert_record_of_one_run(place: Path) -> None:
+    words = ("run", "mine.yaml", "--device", "cpu", "-q", "--full-grid", "-o", place / "whole")
+    shiftbench(*words, code=0)
+    whole, found = load_record(place / "whole" / RECORD.name), load_record(place / RECORD)
+    assert found.scores == whole.scores
+    assert found.to_frame().equals(whole.to_frame())
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
 def test_slurm_array_writes_the_record_of_one_run(place: Path) -> None:
-    submit("--slurm", "time=10,mem=900", "--wait")
-    shiftbench("run", "mine.yaml", "--device", "cpu", "-q", "-o", place / "whole", code=0)
-    whole = load_record(place / "whole" / RECORD.name)
-    assert load_record(place / RECORD).scores == whole.scores
-    logs = "".join(file.read_text() for file in (place / RECORD.parent / "jobs").glob("*.log"))
+    submit("--slurm", "time=10,mem=900", "--full-grid", "--wait")
+    assert_record_of_one_run(place)
+    logs = "".join(file.read_text() for file in place_of_jobs().glob("*.log"))
     assert "shard 1/4 (SLURM_ARRAY_TASK_ID=0)" in logs
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
-def test_slurm_failed_task_is_failed_and_is_finished_by_another_command(
+def test_slurm_cancelled_task_saves_and_is_completed_alone(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOW", "0.5")
+    job = start_tasks("--full-grid")
+    log = place_of_jobs() / f"{job}_2.log"
+    wait_until(lambda: log.exists() and "shard 3/4" in log.read_text())
+    wait_until(lambda: len(table_files(place / RECORD / "tables")) == 4)
+    tool("scancel", f"{job}_2")
+    wait_for_end(job)
+    assert field("JobState", f"{job}_2") == "CANCELLED"
+    assert field("Restarts", f"{job}_2") == "0"
+    assert [field("JobState", f"{job}_{task}") for task in (0, 1, 3)] == ["COMPLETED"] * 3
+    assert not (place / RECORD / "record.json").exists()
+    before = known_cells(place)
+    resubmit(2)
+    assert known_cells(place) > before
+    assert_record_of_one_run(place)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_slurm_killed_task_is_failed_and_is_completed_alone(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILLED", "1")
+    job = start_tasks("--full-grid")
+    wait_for_end(job)
+    assert field("JobState", f"{job}_1") == "FAILED"
+    assert field("ExitCode", f"{job}_1") == "137:0"
+    monkeypatch.delenv("KILLED")
+    resubmit(1)
+    assert_record_of_one_run(place)
+
+
+@pytest.mark.slow
+def test_slurm_lost_node_is_replaced_by_another(
+    slurm: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOW", "0.5")
+    job = start_tasks("--full-grid")
+    wait_until(lambda: len(table_files(place / RECORD / "tables")) == 4)
+    node = field("NodeList", f"{job}_1")
+    kill_node(slurm, node)
+    wait_until(lambda: field("Restarts", f"{job}_1") == "1")
+    subprocess.run(["slurmd", "-N", node], check=True)
+    wait_for_end(job)
+    assert field("JobState", f"{job}_1") == "COMPLETED"
+    assert_record_of_one_run(place)
+
+
+def kill_node(slurm: Path, node: str) -> None:
+    """Kill the daemon of a node, and the processes of its jobs with those that watch them."""
+    os.kill(int((slurm / f"slurmd-{node}.pid").read_text()), signal.SIGKILL)
+    own = (f"SLURM_CONF={slurm}/slurm.conf\0".encode(), f"SLURMD_NODENAME={node}\0".encode())
+    watchers, processes = set[int](), set[int]()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            environment = (process / "environ").read_bytes()
+            if all(variable in environment for variable in own):
+                processes.add(int(process.name))
+                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                if (Path("/proc") / str(parent) / "comm").read_text().startswith("slurmstepd"):
+                    watchers.add(parent)
+    for pid in (*watchers, *processes):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_slurm_suite_submitted_twice_at_once_gives_one_record(place: Path) -> None:
+    jobs = [start_tasks("--full-grid") for _ in range(2)]
+    wait_for_end(*jobs)
+    states = {field("JobState", f"{job}_{task}") for job in jobs for task in range(4)}
+    assert states == {"COMPLETED"}
+    assert_record_of_one_run(place)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_slurm_failing_model_is_failed_and_other_records_are_complete(place: Path) -> None:
+    (place / "bad.py").write_text("def make():\n    raise ValueError('this model fails')\n")
+    (place / "mine.yaml").write_text(SUITE.replace("runs: [", "runs: [{model: bad.py:make}, "))
+    job = start_tasks("--full-grid")
+    wait_for_end(job)
+    assert {field("JobState", f"{job}_{task}") for task in range(4)} == {"FAILED"}
+    assert "bad.py:make failed" in (place_of_jobs() / f"{job}_0.log").read_text()
+    assert load_record(place / RECORD).score("accuracy").n == 24
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_slurm_failed_task_is_finished_by_another_command(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAILS", "2")
