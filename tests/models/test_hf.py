@@ -58,3 +58,22 @@ def test_hf_build_model_replaces_classes(tmp_path: Path) -> None:
     built = build_model(f"hf:{tmp_path}+circular", classes=5)
     assert (built.num_classes, built.class_names) == (5, ())
     assert built.layers(torch.rand(1, 3, 64, 64)).shape == (1, 5)
+
+
+def test_hf_cvt_13_is_built_offline_with_and_without_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.getaddrinfo", None)  # any connection fails
+    built = load_model("hf:microsoft/cvt-13,pretrained=false")
+    assert (built.num_classes, built.preprocessing.size) == (1000, 224)
+    assert built.parameter_count == 19_997_480  # 20 million, as published
+    save_file(built.network.state_dict(), tmp_path / "weights.safetensors")
+    loaded = load_model("hf:microsoft/cvt-13", checkpoint=tmp_path / "weights.safetensors")
+    assert loaded.identity.weights == built.identity.weights
+
+
+def test_hf_checkpoint_without_configuration_names_a_folder(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "weights.safetensors")
+    with pytest.raises(ModelError, match=r"hf:FOLDER") as raised:
+        load_model("hf:nobody/nothing", checkpoint=tmp_path / "weights.safetensors")
+    assert "--checkpoint" not in str(raised.value)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from shiftbench.models.names import ModelName
 
 LIBRARIES = {"timm": "timm", "tv": "torchvision"}  # sources with a list -> distribution
+OFFLINE = ("hf:microsoft/cvt-13",)  # repositories whose network is built without a download
 TITLES = {"tv": "torchvision", "hf": "huggingface"}  # in records, if not the prefix itself
 # Error types of requests, httpx, huggingface_hub and urllib, which need not be installed.
 NETWORK_ERRORS = ("Connect", "URLError", "Timeout", "LocalEntryNotFound", "Offline", "HTTPError")
@@ -121,6 +122,7 @@ def list_models() -> list[ModelEntry]:
     entries = _bundled_entries()
     for name in LIBRARIES:
         entries += _library_entries(name)
+    entries += [ModelEntry(name, "hf", True) for name in OFFLINE]
     for name in SOURCES:
         if not isinstance(source := SOURCES.get(name), str):  # of a plug-in
             entries += getattr(source, "entries", tuple)()

@@ -13,7 +13,7 @@ from aft_models.cards import list_weights
 from aft_models.presets import PRESETS
 from shiftbench.errors import UsageError
 from shiftbench.models.names import ModelName
-from shiftbench.models.sources import Built, Request, timm
+from shiftbench.models.sources import Built, Request, list_models, timm
 from shiftbench.registry import unknown_name
 
 
@@ -22,14 +22,16 @@ def build(name: ModelName, request: Request) -> Built:
     pretrained, options = request.take_pretrained(name.text)
     architecture, _, tag = name.name.partition(".")
     if architecture not in PRESETS:
+        elsewhere = [e.name for e in list_models() if e.name.partition(":")[2] == name.name]
+        if elsewhere:
+            raise UsageError(f"unknown model {name.name!r}. Did you mean {' or '.join(elsewhere)}?")
         raise unknown_name("model", name.name, [*list_weights(), *PRESETS])
     if pretrained and not (tag and is_model_pretrained(name.name)):
         tags = [known for known in list_weights() if known.startswith(f"{architecture}.")]
-        there = f"there are {', '.join(tags)}" if tags else "none are bundled for it"
+        bundled = f"--model {' or '.join(tags)}, " if tags else ""
         raise UsageError(
-            f"{name.name!r} names no trained weights, and {there}: choose one of them, give a "
-            f"file with --checkpoint, or choose random weights with "
-            f"{architecture},pretrained=false"
+            f"expected trained weights for {name.name!r}, got none: use {bundled}--checkpoint FILE "
+            f"or, for random weights, --model {architecture},pretrained=false"
         )
     if request.classes is not None:
         options.setdefault("num_classes", request.classes)

@@ -9,11 +9,25 @@ from typing import Any
 
 from torch import Tensor
 
-from aft_models.preprocessing import ASSUMED, Preprocessing, square
+from aft_models.preprocessing import ASSUMED, Preprocessing, cropped_from, square
 from shiftbench.errors import ModelError
 from shiftbench.models.names import ModelName
 from shiftbench.models.sources import Built, Request, hub_access
 from shiftbench.models.transforms import read_preprocessing
+
+
+# Networks that are built without a download: class of the configuration, and its values.
+KNOWN: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "microsoft/cvt-13": (
+        "CvtConfig",
+        {
+            "embed_dim": [64, 192, 384],
+            "depth": [1, 2, 10],
+            "num_heads": [1, 3, 6],
+            "num_labels": 1000,
+        },
+    ),
+}
 
 
 def build(name: ModelName, request: Request) -> Built:
@@ -21,11 +35,16 @@ def build(name: ModelName, request: Request) -> Built:
     library = transformers_library(name)
     kind = library.AutoModelForImageClassification
     pretrained, options = request.take_pretrained(name.text)
+    if not pretrained and name.name in KNOWN and not Path(name.name).is_dir():
+        title, values = KNOWN[name.name]
+        network = kind.from_config(getattr(library, title)(**{**values, **options}))
+        resize = cropped_from(224, 0.875)
+        return Built(network, Preprocessing(224, interpolation="bicubic", resize=resize))
     with nullcontext() if Path(name.name).is_dir() else hub_access():
         if pretrained:
             network = load_pretrained(kind, name, options)
         else:
-            config = library.AutoConfig.from_pretrained(name.name, **options)
+            config = _load_config(library, name, options)
             if request.size is not None and hasattr(config, "image_size"):
                 config.image_size = request.size
             network = kind.from_config(config)
@@ -34,6 +53,17 @@ def build(name: ModelName, request: Request) -> Built:
     names = tuple(str(labels[index]) for index in sorted(labels))
     numbered = all(label.startswith("LABEL_") for label in names)
     return Built(network, preprocessing, () if numbered else names)
+
+
+def _load_config(library: Any, name: ModelName, options: Mapping[str, Any]) -> Any:
+    try:
+        return library.AutoConfig.from_pretrained(name.name, **options)
+    except OSError as error:
+        raise ModelError(
+            f"cannot read the configuration of {name.text}: there is no folder or repository "
+            f"{name.name}, or no connection to it. Name a folder that contains config.json: "
+            "hf:FOLDER"
+        ) from error
 
 
 def transformers_library(name: ModelName) -> Any:
