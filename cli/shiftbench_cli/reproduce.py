@@ -27,9 +27,7 @@ from shiftbench_cli.options import OPTIONS, PATH
 IN_SUITE = ("imagenet_main", "realistic_shifts")  # tables that the suite `paper` covers
 ENDINGS = {".tex": "tex", ".csv": "csv", ".md": "md"}
 HEADS = {"top1": "top1", "consistency": "cons.", "adversarial": "adv."}
-LEGEND = (
-    "Each number: published, ours; below, the difference with its 95% interval. -: not measured."
-)
+LEGEND = "Each number: published, ours; then the difference with its 95% interval. -: not measured."
 
 
 @options.command("reproduce")
@@ -133,6 +131,12 @@ def _cell(one: Answer | None) -> str:
     return f"{numbers}\n{one.difference:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
+def _line(one: Answer | None) -> str:
+    """Return a cell on one line: `70.4 / 70.1, -0.3 [-0.7, +0.1]`."""
+    numbers, _, difference = _cell(one).partition("\n")
+    return ", ".join(filter(None, (" / ".join(numbers.split()), difference)))
+
+
 def _file_text(answers: Mapping[str, Sequence[Answer]], form: str) -> str:
     """Return all tables as CSV, Markdown or LaTeX."""
     if form == "csv":
@@ -151,10 +155,7 @@ def _file_text(answers: Mapping[str, Sequence[Answer]], form: str) -> str:
             [
                 row.model,
                 row.data,
-                *(
-                    " ".join(_cell(row.answers.get(c)).split()).replace(" -", " / -")
-                    for c in columns
-                ),
+                *(_line(row.answers.get(column)) for column in columns),
             ]
             for row in rows_of(group)
         ]
