@@ -99,5 +99,5 @@ def test_the_wheel_runs_from_an_empty_folder(built: Path, tmp_path: Path) -> Non
     assert str(site / "aft_models" / "weights") in command("doctor")
     table = command("run", "--limit", "8")
     assert "scenes test, 8 images" in table
-    command("leaderboard", "--board", "-o", "leaderboard.html")
-    assert "(board)" in (empty / "leaderboard.html").read_text("utf-8")
+    command("leaderboard", "--leaderboard", "-o", "leaderboard.html")
+    assert "(public)" in (empty / "leaderboard.html").read_text("utf-8")
