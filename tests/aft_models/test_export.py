@@ -29,8 +29,10 @@ def assert_exports(model: nn.Module, side: int) -> None:
     session = OnnxNetwork(export_onnx(model, (3, side, side)), name="exported")
     assert session.size == side
     assert session.batch is None
+    # A seed for which no two polyphase components of `aps` have norms equal up to rounding.
+    generator = torch.Generator().manual_seed(1)
     for batch in (1, 3, 8):
-        images = torch.randn(batch, 3, side, side)
+        images = torch.randn(batch, 3, side, side, generator=generator)
         with torch.no_grad():
             expected = model(images)
         got = session(images)
