@@ -20,6 +20,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import yaml
 
 from aft_models.errors import AftModelsError
+from aft_models.remedies.inputs import build_inputs
 from shiftbench.data import DATA_SOURCES, ImageSet, load_dataset
 from shiftbench.errors import ShiftbenchError, UsageError, first_line
 from shiftbench.files import file_safe
@@ -102,6 +103,8 @@ def run_all(
 ) -> Iterator[Outcome]:
     """Run one specification after the other; a run that fails does not stop the others.
 
+    Random crops of all models on the same images have one span, the largest that all allow.
+
     Args:
         specs: Of `read_suite`, or made in Python.
         output: Folder of records.
@@ -111,7 +114,7 @@ def run_all(
         callback: Called with the title of each run; returns the callback of its progress.
     """
     opened: dict[tuple[str, str | None, Path | None], ImageSet] = {}
-    for number, spec in enumerate(specs, 1):
+    for number, spec in enumerate(with_shared_margin(specs), 1):
         source = spec.data, spec.split, spec.class_map
         title = f"{number}/{len(specs)} {spec.shown}" if len(specs) > 1 else spec.shown
         try:
@@ -130,6 +133,31 @@ def run_all(
             yield Outcome(spec, done)
         except (ShiftbenchError, AftModelsError) as error:
             yield Outcome(spec, None, error)
+
+
+def with_shared_margin(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """Set `remedy_margin` to the largest margin of the input remedies on the same images.
+
+    >>> plain, wide = RunSpec(model="timm:resnet50"), RunSpec(model="timm:resnet50+select:10")
+    >>> [spec.remedy_margin for spec in with_shared_margin([plain, wide])]
+    [10, 10]
+    """
+    margins = [((spec.data, spec.split), _view_margin(spec.model)) for spec in specs]
+    largest: dict[tuple[str, str | None], int] = {}
+    for images, margin in margins:
+        largest[images] = max(largest.get(images, 0), margin)
+    return [
+        replace(spec, remedy_margin=max(spec.remedy_margin, largest[spec.data, spec.split]))
+        for spec in specs
+    ]
+
+
+def _view_margin(model: str) -> int:
+    """Return the margin of a model's input remedies in pixels; 0 if the name cannot be read."""
+    try:
+        return sum(remedy.margin for remedy in build_inputs(parse_model(model).remedies))
+    except (ShiftbenchError, AftModelsError):
+        return 0  # the run itself reports the error
 
 
 def suite_names() -> list[str]:

@@ -15,12 +15,13 @@ from shiftbench.errors import UsageError
 from shiftbench.geometry import Geometry
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.models import Model
-from shiftbench.records.result import load_records
+from shiftbench.records.result import Result, load_records
 from shiftbench.report.paper import read_claims
 from shiftbench.running.finished import run_digest
 from shiftbench.running.job import AttackSpec
 from shiftbench.running.runner import RunResult
 from shiftbench.running.suite import RunSpec, read_suite, run_all
+from shiftbench.scores import ScoreName
 
 ROOT = Path(__file__).parents[2]
 SCENES = "xcit_pico_6_p8.scenes"
@@ -208,9 +209,7 @@ def test_paper_suite_contains_every_number_of_table_1_and_figure_2() -> None:
     runs = {run.shown: run for run in read_suite("paper", data=["imagenet:/data"])}
     assert {run.data for run in runs.values()} == {"imagenet:/data"}
     claims = [
-        claim
-        for table in ("imagenet_main", "realistic_shifts")
-        for claim in read_claims(table)
+        claim for table in ("imagenet_main", "realistic_shifts") for claim in read_claims(table)
     ]
     assert {claim.model for claim in claims} == set(runs)
     for claim in claims:
@@ -237,3 +236,26 @@ def test_suites_of_results_contain_every_committed_record() -> None:
         for request in record.requests:
             if isinstance(request.loaded, Adversarial):
                 assert grids[request.loaded.name] >= request.loaded.radius, (key, request)
+
+
+def test_run_all_models_with_and_without_wider_view_share_span(tmp_path: Path) -> None:
+    how = {"attacks": (), "consistency": ("crop",), "limit": 12}
+    plain, wide = (RunSpec(model=name, **how) for name in (SCENES, f"{SCENES}+select:2"))
+    (alone,) = run_all([plain], tmp_path)
+    assert alone.result is not None
+    results = [done.result for done in run_all([plain, wide], tmp_path)]
+    requests = [
+        result.requested.request_of(ScoreName("consistency", "crop"))
+        for result in results
+        if result is not None and result.requested is not None
+    ]
+    spans = [request.settings["span"] for request in requests if request is not None]
+    assert len(spans) == 2
+    assert spans[0] == spans[1] == span_of(alone.result.record) - 4
+
+
+def span_of(result: Result | None) -> int:
+    assert result is not None
+    request = result.request_of(ScoreName("consistency", "crop"))
+    assert request is not None
+    return int(request.settings["span"])
