@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from aft_models.files import file_safe, write_atomic
 from shiftbench.errors import UsageError
 
-__all__ = ["cache_folder", "file_safe", "format_of", "write_atomic", "write_text"]
+__all__ = ["cache_folder", "csv_safe", "file_safe", "format_of", "write_atomic", "write_text"]
+
+T = TypeVar("T")
 
 
 def cache_folder() -> Path:
-    """Return the folder of files that can be made again: `$SHIFTBENCH_CACHE` or the user's cache."""
+    """Return the folder of files that can be made again: `$SHIFTBENCH_CACHE`, else the user's."""
     return Path(os.environ.get("SHIFTBENCH_CACHE", "~/.cache/shiftbench")).expanduser()
 
 
@@ -41,3 +44,15 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     require_parent_dir(path)
     write_atomic(path, text.encode())
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # cells that begin with these run in spreadsheets
+
+
+def csv_safe(value: T) -> T | str:
+    """Quote a text that a spreadsheet would execute; numbers do not change.
+
+    >>> csv_safe("=1+1"), csv_safe("net"), csv_safe(-0.5)
+    ("'=1+1", 'net', -0.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

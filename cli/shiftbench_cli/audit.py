@@ -11,7 +11,7 @@ from shiftbench.auditing.figure import depth_figure
 from shiftbench.auditing.layers import DEFAULT_OFFSETS, audit
 from shiftbench.auditing.report import Audit
 from shiftbench.data import load_dataset
-from shiftbench.files import format_of, write_text
+from shiftbench.files import csv_safe, format_of, write_text
 from shiftbench.grid import Offset
 from shiftbench.models.names import require_one_model
 from shiftbench.report.plots import ENDINGS, save_figure
@@ -84,14 +84,15 @@ def command(
             title = f"{model}: shift equivariance error per layer, {len(dataset)} images"
             _print(found, title, None if everything else top)
     table = pd.concat(frames, names=["model"]).reset_index("model").reset_index(drop=True)
+    safe = table.map(csv_safe)
     if kind == "json":
         render.print_text(table.to_json(orient="records") + "\n")
     elif kind == "csv":
-        render.print_text(table.to_csv(index=False))
+        render.print_text(safe.to_csv(index=False))
     if output is None:
         return
     if format_of(output, OUTPUTS) == "csv":
-        write_text(output, table.to_csv(index=False))
+        write_text(output, safe.to_csv(index=False))
     else:
         save_figure(depth_figure(frames), output)
     render.note(f"{output}: {len(frames)} model{'s' * (len(frames) > 1)}")

@@ -17,6 +17,8 @@ from rich.measure import Measurement
 from rich.table import Table as Layout
 from rich.text import Text
 
+from shiftbench.files import csv_safe
+
 if TYPE_CHECKING:  # `list` prints tables too, and must not wait for torch
     from shiftbench.records.compare import Difference
     from shiftbench.records.result import Result
@@ -115,9 +117,9 @@ def print_json(content: object) -> None:
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     """Return rows of the same keys as CSV."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(map(csv_safe, rows[0] if rows else ()))
+    writer.writerows(map(csv_safe, row.values()) for row in rows)
     return out.getvalue()
 
 
@@ -292,7 +294,7 @@ def _range(numbers: Iterable[int]) -> str:
 def print_results(results: Sequence[Result], kind: str, tables: Sequence[Table]) -> None:
     """Print the results of a run: tables, or every score as JSON or CSV."""
     if kind == "json":
-        print_json([result.to_json() for result in results])
+        print_json([{**r.to_json(), "geometry": r.data.geometry_text} for r in results])
     elif kind == "csv":
         print_csv([row for result in results for row in _score_rows(result)])
     elif results:
@@ -311,6 +313,7 @@ def _score_rows(result: Result) -> Iterator[dict[str, object]]:
             "score": name.stem,
             "max_shift": "" if name.radius is None else name.radius,
             **{key: getattr(score, key) for key in ("value", "low", "high", "n")},
+            "geometry": result.data.geometry_text,
         }
 
 
@@ -342,7 +345,7 @@ def print_comparison(baseline: Result, differences: Sequence[Difference]) -> Non
         (curve, _head(curve, lower=first[curve].model.lower_is_better(first[curve].name)))
         for curve in curves
     ]
-    _print_title(console, str(baseline.data))
+    _print_title(console, f"{baseline.data}, {baseline.data.geometry_text}")
     _print_columns(console, rows, columns, text)
     extents = {
         one.name.kind: Cell(one.model, "", one.name, one.value).extent

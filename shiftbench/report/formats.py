@@ -13,7 +13,7 @@ import pandas as pd
 import yaml
 
 from shiftbench.errors import UsageError
-from shiftbench.files import write_atomic
+from shiftbench.files import csv_safe, write_atomic
 from shiftbench.records.result import Result
 from shiftbench.report.page import render_page
 from shiftbench.report.scores import FACTS, STANDARD, Cell, Table, fact_text, further_order
@@ -22,7 +22,6 @@ from shiftbench.scores import ScoreName
 FACT_TITLES = {"param_count": "params", "img_size": "px", "forward_passes": "passes"}
 FIRST_FACTS = ("model", "data", "images", "param_count", "img_size")  # of a CSV file
 LAST_FACTS = ("forward_passes", "date")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # cells that begin with these run in spreadsheets
 LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -48,11 +47,11 @@ def to_csv(tables: Sequence[Table], *, intervals: bool = True) -> str:
             conditions = ", ".join(f"{name} {value}" for name, value in result.conditions.items())
             cells = {name: table.get(result, column) for name, column in at.items()}
             rows.append(
-                {name: _safe(FACTS[name](result)) for name in first}
+                {name: FACTS[name](result) for name in first}
                 | _percentages(cells, standard, intervals)
                 | {name: FACTS[name](result) for name in last}
                 | _percentages(cells, further, intervals)
-                | {"conditions": conditions, **about}
+                | {"conditions": conditions, "geometry": result.data.geometry_text, **about}
             )
     return _csv_text(rows)
 
@@ -69,16 +68,11 @@ def _percentages(
     return columns
 
 
-def _safe(value: str | int) -> str | int:
-    """Quote a text that a spreadsheet would execute."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
-
-
 def _csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(map(csv_safe, rows[0]))
+    writer.writerows(map(csv_safe, row.values()) for row in rows)
     return out.getvalue()
 
 
@@ -87,9 +81,9 @@ def to_images_csv(results: Sequence[Result]) -> str:
     frames = []
     for result in results:
         frame = result.to_frame()
-        frame["key"] = frame["key"].map(_safe)
-        frame.insert(0, "data", _safe(result.data.name))
-        frame.insert(0, "model", _safe(result.model.name))
+        frame["key"] = frame["key"].map(csv_safe)
+        frame.insert(0, "data", csv_safe(result.data.name))
+        frame.insert(0, "model", csv_safe(result.model.name))
         frames.append(frame)
     text: str = pd.concat(frames, ignore_index=True).to_csv(index=False, lineterminator="\n")
     return text

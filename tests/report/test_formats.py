@@ -24,6 +24,7 @@ from shiftbench.report.formats import (
 )
 from shiftbench.report.scores import STANDARD, Table, leaderboard, score_cells
 from shiftbench.scores import ACCURACY, ScoreName
+from shiftbench_cli.render import csv_text
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
@@ -68,7 +69,7 @@ def test_chosen_columns_are_the_only_ones(table: Table) -> None:
     (row, *_) = rows_of(to_csv([only], intervals=False))
     assert list(row) == [
         *("model", "param_count", "adversarial_crop"),
-        *("conditions", "scores_in", "max_shift"),
+        *("conditions", "geometry", "scores_in", "max_shift"),
     ]
     head = to_markdown([only]).splitlines()[2]
     assert head == "| model | params | adversarial crop |"
@@ -104,7 +105,7 @@ def test_marks_for_other_settings_and_fewer_images() -> None:
     line = next(li for li in to_markdown([table]).splitlines() if li.startswith("| few"))
     assert re.search(r"\| [\d.]+ †<br><sub>\[.*\] n=20</sub> \|", line)
     assert r"$^\dagger$ {\scriptsize n=20}" in to_latex([table])
-    assert "because images is 20 (" in to_markdown([table]).replace("\\", "")
+    assert "adversarial crop: images is 20 (" in to_markdown([table]).replace("\\", "")
 
 
 def test_model_card_is_valid_metadata(table: Table) -> None:
@@ -200,3 +201,18 @@ def test_update_between_markers_replaces_only_the_table(tmp_path: Path) -> None:
     assert not update_between_markers(path, "new")
     with pytest.raises(UsageError, match=r"has no markers. Add the lines <!-- zoo:start -->"):
         update_between_markers(path, "new", name="zoo")
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x"])
+def test_csv_formula_in_any_column_is_quoted(name: str, tmp_path: Path) -> None:
+    result = make_result(name, data=name, split=name)
+    (row,) = rows_of(to_csv(leaderboard(score_cells([result]))))
+    assert (row["model"], row["data"]) == (f"'{name}", f"'{name}")
+    assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row.values())
+    (first, *_) = rows_of(csv_text([{"key": name, "difference": -0.5}]))
+    assert first == {"key": f"'{name}", "difference": "-0.5"}
+
+
+def test_csv_states_geometry(table: Table) -> None:
+    texts = {row["geometry"] for row in rows_of(to_csv([table]))}
+    assert texts == {"rendered, view 64 px, margin 6 px, bicubic"}
