@@ -64,6 +64,7 @@ def _facts(result: Result) -> dict[str, str]:
         "source": result.model.source,
         "weights": result.model.digest[:16],
         "parameters": f"{result.model.parameters:,}",
+        "geometry": result.data.geometry_text,
         "input": f"{result.model.input_size} px, {result.model.interpolation}",
         "conditions": ", ".join(f"{name} {value}" for name, value in result.conditions.items()),
         "forward passes": f"{result.forward_passes:,}",

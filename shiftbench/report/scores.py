@@ -114,8 +114,19 @@ class Table:
         shown = {column: cell.extent for (_, column), cell in self.cells.items() if cell.extent}
         return ", ".join(f"{c.kind} {shown[c]}" for c in self.columns if c in shown)
 
+    def geometry(self) -> str:
+        """Describe how images become views, by model where the records differ."""
+        models: dict[str, list[str]] = {}
+        for row in self.rows:
+            models.setdefault(row.data.geometry_text, []).append(row.model.name)
+        if len(models) < 2:
+            return "".join(models)
+        usual = max(models, key=lambda text: len(models[text]))
+        others = [f"{', '.join(names)}: {text}" for text, names in models.items() if text != usual]
+        return f"{usual}; {'; '.join(others)}"
+
     def notes(self, *, intervals: bool = True, best: str = "Bold", extents: bool = True) -> str:
-        """Return the text under a table: unit, extents, and the meaning of its marks.
+        """Return the text under a table: geometry, unit, extents, and the meaning of its marks.
 
         Args:
             intervals: The table shows intervals.
@@ -123,7 +134,8 @@ class Table:
             extents: State the largest shift of each attack, which column heads do not show.
         """
         cells = [cell for (_, column), cell in self.cells.items() if column in self.columns]
-        notes = ["Percent, with 95% intervals" if intervals else "Percent"]
+        notes = [f"Images: {self.geometry()}"] if self.rows else []
+        notes.append("Percent, with 95% intervals" if intervals else "Percent")
         if self.extents():
             far = self.extents() if extents else "the max shift"
             notes.append(f"Adversarial: correct at every offset up to {far}")
@@ -134,8 +146,10 @@ class Table:
                 f"{best}: best, or not significantly worse (paired tests, 5%, corrected for all "
                 "pairs of models)"
             )
-        if unlike := dict.fromkeys(cell.unlike for cell in cells if cell.unlike):
-            notes.append(f"†: not ranked, because {'; '.join(unlike)}")
+        unlike = dict.fromkeys((cell.name.column, cell.unlike) for cell in cells if cell.unlike)
+        if unlike:
+            reasons = "; ".join(f"{name.replace('_', ' ')}: {why}" for name, why in unlike)
+            notes.append(f"†: not ranked, because conditions differ ({reasons})")
         return ". ".join(notes) + "."
 
 

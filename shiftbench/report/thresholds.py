@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +18,8 @@ from shiftbench.statistics import SIGNIFICANCE, holm
 
 if TYPE_CHECKING:
     from shiftbench.geometry import Geometry
+
+log = logging.getLogger(__name__)
 
 ENDS = ("low", "high")  # of an interval
 
@@ -126,7 +129,9 @@ def worse(baseline: Result, results: Sequence[Result]) -> list[str]:
     """
     problems = []
     for result in results:
-        differences, _ = compare(baseline, [result])
+        differences, left_out = compare(baseline, [result])
+        for reason in left_out:
+            log.warning("not compared with the baseline: %s", reason)
         adjusted = holm([difference.test.p_value for difference in differences])
         for one, p_value in zip(differences, adjusted, strict=True):
             if one.gain < 0 and p_value < SIGNIFICANCE:

@@ -48,6 +48,7 @@ def make(classes=12):
 def broken():
     raise ValueError("the weights are at home")
 """
+GEOMETRY = "rendered, view 24 px, margin 2 px, bicubic"
 SMALL = ("--limit", "4", "-a", "crop", "--max-shift", "1", "--no-consistency", "-q")
 
 
@@ -136,9 +137,11 @@ def test_run_stdout_is_parseable_whatever_a_model_prints(
     if kind == "json":
         (record,) = json.loads(ran.stdout)
         assert record["scores"]["adversarial"]["crop"]["2"]["n"] == 24
+        assert record["geometry"] == GEOMETRY
     else:
         rows = list(csv.DictReader(io.StringIO(ran.stdout)))
         assert {row["max_shift"] for row in rows} == {"", "0", "1", "2"}
+        assert {row["geometry"] for row in rows} == {GEOMETRY}
 
 
 def test_run_prints_the_requested_scores_of_a_larger_record(place: Path, done: Result) -> None:

@@ -80,6 +80,8 @@ def test_page_states_verification(tmp_path: Path) -> None:
     save_verification(record, images=20)
     (group,) = embedded(html_of([record]))
     assert group["rows"][0][2]["verified"].startswith("n=20, 20")
+    assert group["rows"][0][2]["geometry"].startswith("rendered, view 64 px, margin 6 px")
+    assert group["notes"].startswith("Images: rendered, view 64 px")
     assert embedded(html_of([make_result()]))[0]["rows"][0][2]["verified"] == "no"
 
 
@@ -137,7 +139,7 @@ def test_page_opens_with_the_table_of_most_records(page: Page) -> None:
     assert models(page)[-1] == "few"  # not ranked
     assert column(page, "adversarial crop")[-1].endswith("†")
     assert "3 px" in page.locator("thead").inner_text()  # the largest of all records
-    assert page.locator("#notes").inner_text().startswith("Percent, with 95% intervals.")
+    assert page.locator("#notes").inner_text().startswith("Images: rendered, view 64 px")
     assert page.locator("#charts figure").count() == 5
 
 
@@ -160,7 +162,7 @@ def test_page_filter_and_sort(page: Page) -> None:
 
 def test_page_slider_changes_every_curve(page: Page) -> None:
     page.locator("#shift").fill("1")
-    assert page.locator("#steps").inner_text() == "1 steps"
+    assert page.locator("#steps").inner_text() == "1 step"
     heads = page.locator("thead").inner_text()
     assert "1/2 px" in heads
     assert "1/6 px" in heads

@@ -88,7 +88,8 @@ def test_rows_are_sorted_ranked_first_then_unlike_then_empty() -> None:
     assert unlike is not None
     assert unlike.unlike.startswith("images is 50 (")
     assert not unlike.best
-    assert f"†: not ranked, because {unlike.unlike}." in table.notes()
+    reason = f"†: not ranked, because conditions differ (adversarial crop: {unlike.unlike})."
+    assert reason in table.notes()
     with pytest.raises(UsageError, match="Did you mean 'adversarial_crop'"):
         table_of(results, sort="adversarial_crops")
 
@@ -206,3 +207,12 @@ def test_frame_has_a_row_per_score_in_fractions(tmp_path: Path) -> None:
     row = frame[(frame["score"] == "adversarial_crop") & (frame["max_shift"] == 3)].iloc[0]
     assert row["value"] == cells[0].result.scores[CROP.at(3)].value
     assert frame.loc[frame["score"] == "top1", "max_shift"].isna().all()
+
+
+def test_notes_state_geometry_of_every_model() -> None:
+    one, two = make_result("one"), make_result("two")
+    text = "rendered, view 64 px, margin 6 px, bicubic"
+    assert table_of([one, two]).notes().startswith(f"Images: {text}. ")
+    wide = replace(two, data=replace(two.data, geometry={**two.data.geometry, "view": 80}))
+    notes = table_of([one, wide, make_result("three")]).notes()
+    assert notes.startswith(f"Images: {text}; two: rendered, view 80 px, margin 6 px, bicubic. ")

@@ -97,3 +97,10 @@ def test_worse_of_equally_good_models_is_rare() -> None:
         ]
         fails += bool(worse(pair[0], pair[1:]))
     assert fails / trials < 0.1
+
+
+def test_worse_names_scores_that_are_not_compared(caplog: pytest.LogCaptureFixture) -> None:
+    draws = {"consistent": {"half": [1] * 100}}
+    baseline, result = make_result("a", **draws), make_result("b", **draws, samples=2)
+    worse(baseline, [result])
+    assert "b: consistency_half: samples is 1 and 2" in caplog.text
