@@ -12,6 +12,7 @@ from shiftbench.statistics import PairedComparison, Score, compare_paired, mean_
 
 # Names of the images. Images are joined by identifier, so their names need not agree.
 IMAGES = ("data", "split", "images")
+SCALE_TOLERANCE = 0.03  # relative: the paper's resize is rounded to whole pixels
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ def compare(
     differences: list[Difference] = []
     left_out: list[str] = []
     for model in models:
-        if reason := unequal(baseline.conditions, model.conditions, skip=IMAGES):
+        conditions = unequal(baseline.conditions, model.conditions, skip=IMAGES)
+        if reason := "; ".join(filter(None, [conditions, _unequal_inputs(baseline, model)])):
             raise UsageError(
                 f"cannot compare {baseline.model.name} and {model.model.name}: {reason}. Run both "
                 "under the same conditions"
@@ -105,6 +107,25 @@ def _reason(first: Result, second: Result, name: ScoreName) -> str:
     if any(name not in result.outcomes() for result in (first, second)):
         return "its metric is not registered. Load its plug-in with --plugin"
     return unequal(first.settings_of(name), second.settings_of(name), skip=IMAGES)
+
+
+def _unequal_inputs(first: Result, second: Result) -> str:
+    """Return why the networks' inputs of two results cannot be compared; empty if they can."""
+    cuts = first.data.geometry, second.data.geometry
+    if any(cut.get("rendered") or cut.get("crop") == "given" for cut in cuts):
+        return ""  # not resized by shiftbench
+    sides = [(cut["resize"], cut.get("inner") or cut["view"]) for cut in cuts]
+    a, b = (resize / inner for resize, inner in sides)
+    scales = [f"{resize}/{inner} px" for resize, inner in sides]
+    facts = [
+        {
+            "interpolation": str(cut["interpolation"]),
+            "squash": "yes" if cut.get("squash") else "no",
+            "input scale": "equal" if abs(a / b - 1) < SCALE_TOLERANCE else scale,
+        }
+        for cut, scale in zip(cuts, scales, strict=True)
+    ]
+    return unequal(*facts)
 
 
 def unequal(first: Mapping[str, str], second: Mapping[str, str], skip: Collection[str] = ()) -> str:

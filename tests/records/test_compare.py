@@ -12,6 +12,7 @@ from sample_records import make_result, make_trio, spread
 
 from shiftbench.errors import UsageError
 from shiftbench.records.compare import compare, unequal
+from shiftbench.records.result import Result
 from shiftbench.scores import ACCURACY, ScoreName
 from shiftbench.statistics import compare_paired, mean_score
 
@@ -107,3 +108,34 @@ def test_compare_sums_do_not_depend_on_the_order_of_the_join() -> None:
     values = [one.value for one in compare(first, [second])[0]]
     assert values == [one.baseline for one in compare(first, [second])[0]]
     assert values == list(first.scores.values())
+
+
+def with_geometry(name: str, **changes: Any) -> Result:
+    result = make_result(name)
+    cut = {**result.data.geometry, "rendered": False, **changes}
+    return replace(result, data=replace(result.data, geometry=cut))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"interpolation": "bilinear"}, "interpolation is bicubic and bilinear"),
+        ({"resize": 64}, "input scale is 73/64 px and 64/64 px"),
+        ({"resize": 146}, "input scale is 73/64 px and 146/64 px"),
+        ({"view": 64, "resize": 73, "squash": True}, "squash is no and yes"),
+    ],
+)
+def test_compare_other_input_of_network_raises_with_both(
+    changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=f"cannot compare a and b: {words}. Run"):
+        compare(with_geometry("a"), [with_geometry("b", **changes)])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"view": 96, "resize": 110}, {"view": 80, "inner": 64}, {"view": 32, "resize": 37}],
+)
+def test_compare_rounded_resize_and_wider_view_are_comparable(changes: dict[str, Any]) -> None:
+    differences, _ = compare(with_geometry("a"), [with_geometry("b", **changes)])
+    assert differences
