@@ -53,7 +53,7 @@ format: install
 bench: install
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	$(BIN)/python benchmarks/search.py
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/export.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/scale.py

@@ -21,7 +21,7 @@ from aft_models.files import write_atomic
 from aft_models.onnx import EmbeddedGraph, export_onnx, export_pt2
 from aft_models.preprocessing import ASSUMED, Preprocessing, normalize
 from aft_models.remedies import join_remedies, parse_remedies
-from aft_models.remedies.inputs import ShownNetwork
+from aft_models.remedies.inputs import InputRemedy, ShownNetwork
 from aft_models.remedies.repair import reports
 from shiftbench.data import ImageSet, load_dataset
 from shiftbench.data.canvases import Canvases
@@ -178,7 +178,8 @@ def _wrapped(
     class_names: Sequence[str],
 ) -> Model:
     """Return a network of a notebook as a model; its input remedies remain around it."""
-    inner, remedies = network, ()
+    inner: Any = network
+    remedies: tuple[InputRemedy, ...] = ()
     if type(network) is ShownNetwork:  # not a subclass
         inner, remedies = network.network, network.remedies
     if preprocessing is None and not hasattr(inner, "pretrained_cfg"):
@@ -352,7 +353,7 @@ class _Comparison:
         facts = model.preprocessing
         images = normalize(batch.canvas, facts.mean, facts.std)
         predictor = _predictor(model)
-        logits = torch.cat([predictor(part) for part in images.split(BATCHES[-1])])
+        logits = torch.cat([predictor(part) for part in torch.split(images, BATCHES[-1])])
         return cls(images, logits, predictor.near_ties(logits), dataset.name)
 
     def check(self, exported: Model, name: str) -> None:
@@ -361,7 +362,7 @@ class _Comparison:
         allowed = TOLERANCE * float(self.logits.abs().max())
         for size in BATCHES:
             some = self.images[: BATCHES[-1]] if size == 1 else self.images
-            found = torch.cat([predictor(part) for part in some.split(size)])
+            found = torch.cat([predictor(part) for part in torch.split(some, size)])
             expected = self.logits[: len(found)]
             difference = float((found - expected).abs().max())
             self.difference = max(self.difference, difference)

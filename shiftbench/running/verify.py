@@ -135,8 +135,11 @@ def differences(record: Result, job: Job) -> list[str]:
     """List where a record is of another model, of other data or of other images than it states."""
     theirs, ours = vars(record.model), vars(job.model_info)
     compared = [name for name in ours if name != "identity"]
-    if record.model.digest in job.model.original_digests:  # an exported file of the same model
+    originals = job.model.original_digests
+    if originals and theirs["digest"] != ours["digest"]:  # an exported file of the model
         compared = [name for name in compared if name not in OF_THE_ORIGINAL]
+    else:
+        originals = ()
     pairs = {
         **{f"model {name}": (theirs[name], ours[name]) for name in compared},
         "data": (record.data.name, job.dataset.name),
@@ -152,6 +155,11 @@ def differences(record: Result, job: Job) -> list[str]:
         for what, (stated, given) in pairs.items()
         if stated != given
     ]
+    if originals and theirs["digest"] not in originals:
+        problems.append(
+            f"model digest: {theirs['digest']} in the record, {job.model.name} was exported from "
+            f"{originals[0]}"
+        )
     if problems:
         return problems
     expected, labels = job.images(), record.tables

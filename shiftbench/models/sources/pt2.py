@@ -78,7 +78,7 @@ def build(name: ModelName, request: Request) -> Built:
         info.reject_statistics(options, name.text)
     return Built(
         Pt2Network(program, info),
-        read_preprocessing(options, name.text, info and info.preprocessing),
+        read_preprocessing(options, name.text, info.preprocessing if info else None),
         info.class_names if info else (),
         weights=hashlib.sha256(content).hexdigest(),
         parameters=info.parameters if info else None,
