@@ -49,6 +49,7 @@ class XCiTConfig:
     norm_mean: str = "token"  # af norm: mean per token (the paper) or per channel (its code)
     positional: bool = True  # Fourier positional encoding
     head: str = "class_attention"  # class_attention, af_class_attention, avgpool
+    residual_norm: bool = True  # af class attention: the second norm feeds the residual too
     attention: str = "xca"  # xca, linear, sima
 
     def __post_init__(self) -> None:
@@ -96,6 +97,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "aps": _APS,
     "aps_avgpool": {**_APS, "head": "avgpool"},  # of the paper's table by batch size
     "af": _ALIAS_FREE,
+    # Class attention as in the paper's text; that of `af` follows the authors' code.
+    "aftext": {**_ALIAS_FREE, "residual_norm": False},
     "af_avgpool": {**_ALIAS_FREE, "head": "avgpool"},
     "af_poly": {**_ALIAS_FREE, "embed_activation": "af_poly", "block_activation": "af_poly"},
     "af_polyblocks": {**_ALIAS_FREE, "block_activation": "af_poly"},

@@ -195,6 +195,7 @@ class XCiT(nn.Module):
             norm_mean=cfg.norm_mean,
             mlp_ratio=cfg.mlp_ratio,
             layer_scale=cfg.layer_scale,
+            residual_norm=cfg.residual_norm,
             attn_drop=attn_drop_rate,
             proj_drop=drop_rate,
         )

@@ -75,8 +75,9 @@ class AliasFreeClassAttention(nn.Module):
     """Class attention whose class token no shift of the patch tokens can change.
 
     The class token joins the tokens of a shift-equivariant attention (cross-covariance unless said
-    otherwise), then an MLP refines the class token alone. As in the class attention of XCiT that it
-    replaces, the second normalization feeds the residual too.
+    otherwise), then an MLP refines the class token alone. With ``residual_norm``, as in the authors'
+    code and in the class attention of XCiT, the second normalization feeds the residual too and
+    patches are doubled. Without, as in the paper's text, the block mirrors those before it.
 
     ``attention`` is a key of :data:`ATTENTIONS`, ``norm_mean`` as in :class:`AliasFreeLayerNorm`.
     With ``norm="layer"``, for a model whose blocks have plain norms too, it ignores shifts of whole
@@ -97,10 +98,12 @@ class AliasFreeClassAttention(nn.Module):
         norm_mean: str = "token",
         mlp_ratio: float = 4.0,
         layer_scale: float = 1.0,
+        residual_norm: bool = True,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
     ) -> None:
         super().__init__()
+        self.residual_norm = residual_norm
         self.norm1 = token_norm(norm, dim, mean=norm_mean)
         self.attn = ATTENTIONS[attention](
             dim, num_heads=num_heads, qkv_bias=True, attn_drop=attn_drop, proj_drop=proj_drop
@@ -112,7 +115,11 @@ class AliasFreeClassAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens ``(B, 1 + N, C)``, the class token first, to the same shape."""
-        x = self.norm2(torch.addcmul(x, self.gamma1, self.attn(self.norm1(x))))
-        token, patches = x[:, :1], x[:, 1:]
+        x = torch.addcmul(x, self.gamma1, self.attn(self.norm1(x)))
+        normed = self.norm2(x)  # of all tokens: an alias-free norm has one variance for them
+        if not self.residual_norm:
+            token = torch.addcmul(x[:, :1], self.gamma2, self.mlp(normed[:, :1]))
+            return torch.cat([token, x[:, 1:]], dim=1)
+        token, patches = normed[:, :1], normed[:, 1:]
         token = torch.addcmul(token, self.gamma2, self.mlp(token))
         return torch.cat([token, 2 * patches], dim=1)

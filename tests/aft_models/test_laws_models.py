@@ -56,7 +56,7 @@ def test_aps_predictions_in_single_precision() -> None:
         assert torch.equal(model(fractional_shift(x.float(), *shift)).argmax(1), still)
 
 
-@pytest.mark.parametrize("variant", ["af", "af_avgpool"])
+@pytest.mark.parametrize("variant", ["af", "aftext", "af_avgpool"])
 def test_alias_free_models_hardly_see_a_shift(variant: str) -> None:
     x = scene(64, 48)
     model = calibrated(f"xcit_pico_6_p8_{variant}", x)

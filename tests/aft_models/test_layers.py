@@ -316,9 +316,10 @@ def test_linear_and_sima_equal_their_equations() -> None:
         torch.testing.assert_close(attention(x), attention.proj(mixed))
 
 
-def test_class_attention_token_stays_and_patches_shift() -> None:
-    """Propositions 3 and 4."""
-    block = AliasFreeClassAttention(8, 2).double()
+@pytest.mark.parametrize("residual_norm", [True, False])
+def test_class_attention_token_stays_and_patches_shift(residual_norm: bool) -> None:
+    """Propositions 3 and 4, for the authors' code and for the paper's text."""
+    block = AliasFreeClassAttention(8, 2, residual_norm=residual_norm).double()
     grid = reference.fft_downsample(double(2, 8, 6, 5), (6, 5))
     token = double(2, 1, 8)
 
@@ -330,6 +331,14 @@ def test_class_attention_token_stays_and_patches_shift() -> None:
     token_1, patches_1 = run(fractional_shift(grid, 0.4, 1.3))
     torch.testing.assert_close(token_1, token_0, rtol=0, atol=1e-12)
     torch.testing.assert_close(patches_1, fractional_shift(patches_0, 0.4, 1.3), rtol=0, atol=1e-12)
+
+
+def test_class_attention_of_the_text_mirrors_the_blocks() -> None:
+    block = AliasFreeClassAttention(8, 2, residual_norm=False).double()
+    x = double(2, 7, 8)
+    y = x + block.gamma1 * block.attn(block.norm1(x))
+    token = y[:, :1] + block.gamma2 * block.mlp(block.norm2(y)[:, :1])
+    torch.testing.assert_close(block(x), torch.cat([token, y[:, 1:]], 1))
 
 
 def test_only_the_input_is_saved() -> None:

@@ -12,7 +12,7 @@ from aft_models.training.loop import make_optimizer, make_scheduler
 from aft_models.training.recipe import Recipe, override
 from aft_models.training.recipes import RECIPES, get_recipe
 
-VARIANTS_AT_512 = {"aps", "aps_avgpool", "af", "af_avgpool", "af_poly", "af_polyblocks"}
+VARIANTS_AT_512 = {"aps", "aps_avgpool", "af", "aftext", "af_avgpool", "af_poly", "af_polyblocks"}
 
 
 @pytest.mark.parametrize("recipe", [RECIPES["xcit-imagenet"], RECIPES["xcit-small-sets"]])
