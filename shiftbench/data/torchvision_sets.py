@@ -168,6 +168,12 @@ def load_torchvision(entry: Entry, request: DataRequest) -> TorchvisionSet:
                 f"could not download {entry.name} ({first_line(error)}): fetch it by hand and give "
                 f"its folder as {entry.name}:ROOT"
             ) from error
+        folder = root / str(getattr(getattr(datasets, entry.kind), "base_folder", "no such folder"))
+        if folder.is_dir():
+            raise DataError(
+                f"cannot read {entry.name} in {folder}: a file is missing or its checksum differs "
+                f"({first_line(error)}). Remove the folder and pass --download"
+            ) from error
         raise DataError(
             f"{entry.name} is not in {root} as torchvision expects it: allow the download "
             f"(--download), or give its folder as {entry.name}:ROOT"

@@ -425,6 +425,12 @@ def test_torchvision_set(cifar10: Path, monkeypatch: pytest.MonkeyPatch) -> None
         load_dataset(f"cifar10:{cifar10}", split="val")
 
 
+def test_torchvision_set_of_another_checksum_raises_data_error(cifar10: Path) -> None:
+    (cifar10 / "cifar-10-batches-py" / "test_batch").write_bytes(b"other")
+    with pytest.raises(DataError, match=r"checksum differs .*Remove the folder"):
+        load_dataset(f"cifar10:{cifar10}")
+
+
 def test_torchvision_set_in_memory_is_digested_by_pixels() -> None:
     memory = Kept()
     before = digests(torchvision_set("kept", "test", memory))
