@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,8 @@ from shiftbench_cli.main import INTERRUPTED, explain
 from shiftbench_cli.options import COUNT, PATH, Choice, Group
 from shiftbench_cli.processes import interruptible
 
+# Of torch, about the number of workers and the memory layout of gradients: no user can act on them.
+RAW_WARNINGS = ("This DataLoader will create", "Grad strides do not match", ".*find_unused_param.*")
 LINE_SECONDS = 10.0  # between two lines of progress
 MODEL, DATA, TRAINING, EVALUATION, EXECUTION, OUTPUT = map(
     Group, ("Model", "Data", "Training", "Evaluation", "Execution", "Output")
@@ -96,6 +99,9 @@ def command(
     """
     if nproc > 1 and not in_torchrun():
         return launch(nproc, ["shiftbench_cli", "train", *ctx.meta["words"]])
+    began = time.monotonic()
+    for message in RAW_WARNINGS:
+        warnings.filterwarnings("ignore", message)
     with interruptible(), joined(device) as processes:
         try:
             trained = train(
@@ -117,6 +123,9 @@ def command(
             sys.exit(INTERRUPTED)  # the launcher prints it
         if processes.is_main:
             _print_result(trained, kind)
+            if not quiet:
+                seconds = timedelta(seconds=round(time.monotonic() - began))
+                render.note(f"total time: {seconds}")
     return 0
 
 
