@@ -52,19 +52,23 @@ class Plain(ImageSet):
 class Stub(nn.Module):
     """Sees the color of one pixel, and is always right."""
 
-    def __init__(self) -> None:
+    def __init__(self, busy: float = 0.0) -> None:
         super().__init__()
+        self.busy = busy  # seconds of a core that a batch takes
         self.shades = nn.Parameter((10 + 20 * torch.arange(CLASSES)) / 255)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, (B, classes)."""
+        end = time.thread_time() + self.busy
+        while time.thread_time() < end:
+            torch.rand(64, 64) @ torch.rand(64, 64)
         return -(images[:, 0, 0, :1] - self.shades).abs()
 
 
-def stub() -> Model:
-    """A model that takes no time."""
+def stub(busy: float = 0.0) -> Model:
+    """A model that takes no time, or so many seconds of a core per batch."""
     recipe = {"input_size": SIDE, "mean": 0.0, "std": 1.0}
-    return Model(Stub().eval(), recipe, name="stub")
+    return Model(Stub(busy).eval(), recipe, name="stub")
 
 
 def images(count: int) -> Plain:
@@ -74,28 +78,33 @@ def images(count: int) -> Plain:
     return Plain("plain", "all", keys, labels, [str(c) for c in range(CLASSES)])
 
 
-def measure(data: Plain, folder: Path, shard: Shard) -> float:
+def measure(data: Plain, folder: Path, shard: Shard, busy: float = 0.0) -> float:
     """CPU seconds of a run, or of one shard of it."""
     began = time.process_time()
-    execution = Execution(device="cpu", workers=0, shard=shard)
-    run(stub(), data, SETTINGS, folder, execution=execution)
+    size = None if not busy else 16
+    execution = Execution(device="cpu", workers=0, shard=shard, batch_size=size)
+    run(stub(busy), data, SETTINGS, folder, execution=execution)
     return time.process_time() - began
 
 
-def in_process(count: int, folder: str, shard: Shard, answer: multiprocessing.Queue) -> None:
+def in_process(
+    count: int, folder: str, shard: Shard, busy: float, answer: multiprocessing.Queue
+) -> None:
     """One shard in a process of its own."""
     torch.set_num_threads(1)
     measure(images(100), Path(tempfile.mkdtemp()), WHOLE)  # imports, first calls
-    answer.put(measure(images(count), Path(folder), shard))
+    answer.put(measure(images(count), Path(folder), shard, busy))
 
 
-def processes(count: int, shards: int) -> list[float]:
+def processes(count: int, shards: int, busy: float = 0.0) -> list[float]:
     """CPU seconds of shards that run at the same time."""
     context = multiprocessing.get_context("spawn")
     answer = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         every = [Shard(i, shards) for i in range(1, shards + 1)]
-        jobs = [context.Process(target=in_process, args=(count, folder, s, answer)) for s in every]
+        jobs = [
+            context.Process(target=in_process, args=(count, folder, s, busy, answer)) for s in every
+        ]
         for job in jobs:
             job.start()
         seconds = [answer.get() for _ in jobs]
@@ -147,6 +156,11 @@ def main() -> None:
         f"{count:,} images: {alone:.1f} s of CPU time in one process, {both[0]:.1f} and "
         f"{both[1]:.1f} s as two shards at once: {alone / max(both):.2f} times the throughput on "
         "two free cores"
+    )
+    (alone,), both = processes(64, 1, busy=2.0), processes(64, 2, busy=2.0)
+    print(
+        f"a network that fills a core for 2 s per batch: {alone:.1f} s alone, {max(both):.1f} s as "
+        f"two shards: {alone / max(both):.2f} times the throughput"
     )
     passes = 1
     for factor in FIGURE:
