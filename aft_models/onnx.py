@@ -78,7 +78,7 @@ def export_onnx(
                 onnx.helper.set_model_props(model, dict(metadata))
             content: bytes = model.SerializeToString()
         except Exception as error:  # of many types, from conversion and serialization
-            raise _failure(module, "ONNX", error, graph.graph) from error
+            raise _failure(module, "ONNX", error, graph) from error
     return content
 
 
@@ -270,25 +270,25 @@ def _failure(
     module: nn.Module,
     target: str,
     error: BaseException,
-    graph: torch.fx.Graph | None = None,
+    program: Any = None,
     module_name: list[str] | None = None,
 ) -> AftModelsError:
     """Return the error of an export: the operator or the module, and the reason."""
     where = "".join(f" in the module {name}" for name in module_name or ())
     return AftModelsError(
-        f"cannot export {type(module).__name__} to {target}: {_reason(error, graph)}{where}. "
+        f"cannot export {type(module).__name__} to {target}: {_reason(error, program)}{where}. "
         "Replace that code, or run the model in PyTorch"
     )
 
 
-def _reason(error: BaseException, graph: torch.fx.Graph | None) -> str:
+def _reason(error: BaseException, program: Any) -> str:
     """Return the reason of a failed export in a few words: the operator if one is named."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
     text = "\n".join(map(str, chain))
     if operator := re.search(r"No ONNX function found for .*?op='([\w.]+)'", text):
-        return f"the operator {operator[1]}{_module_of(operator[1], graph)} has no ONNX form"
+        return f"the operator {operator[1]}{_module_of(operator[1], program)} has no ONNX form"
     if "data-dependent" in text or "data dependent" in text:
         return "its code branches on the values of a tensor"
     if "Constraints violated" in text:
@@ -297,9 +297,12 @@ def _reason(error: BaseException, graph: torch.fx.Graph | None) -> str:
     return f"{type(chain[-1]).__name__}: {first[0]}" if first else type(chain[-1]).__name__
 
 
-def _module_of(operator: str, graph: torch.fx.Graph | None) -> str:
+def _module_of(operator: str, program: Any) -> str:
     """Return the innermost module that calls an operator, for a message."""
-    for node in graph.nodes if graph is not None else ():
+    if program is None:
+        return ""
+    # The exporter names operators after further decompositions, which keep the modules.
+    for node in program.run_decompositions().graph.nodes:
         if str(node.target).startswith(operator):
             path = [(str(n), kind) for n, kind in node.meta.get("nn_module_stack", {}).values()]
             if path and path[-1][0]:

@@ -16,6 +16,8 @@ from torch import Tensor
 from aft_models.preprocessing import normalize
 from shiftbench.errors import ModelError, ShiftbenchError, UsageError
 from shiftbench.models import load_model
+from shiftbench.models.exported import ExportInfo
+from shiftbench.running.predict import Predictor
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -92,8 +94,11 @@ def test_onnx_float16_and_uint8_inputs(tmp_path: Path, caplog: pytest.LogCapture
     answers = load_model(f"{path},mean=0.5,std=0.5")(images)
     torch.testing.assert_close(answers, expected(images), rtol=2e-2, atol=2e-2)
     path = write(tmp_path / "net.onnx", kind="uint8")
+    caplog.clear()
+    loaded = load_model(f"{path},interpolation=bilinear,crop_pct=0.875")
+    assert caplog.text == ""
     loaded = load_model(str(path))
-    assert (loaded.name, caplog.text) == ("net.onnx", "")
+    assert loaded.name == "net.onnx"
     pixels = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
     recipe = loaded.preprocessing
     ours = loaded(normalize(pixels, recipe.mean, recipe.std))
@@ -200,20 +205,95 @@ def test_onnx_without_runtime_names_extra(tmp_path: Path, monkeypatch: pytest.Mo
         load_model(f"onnx:{path}")
 
 
-def test_onnx_metadata_equals_options(tmp_path: Path) -> None:
+def test_onnx_metadata_equals_options(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "net.onnx", side="side")
     plain = load_model(f"{path},input_size=16,mean=0.4,std=0.3,interpolation=bilinear")
-    facts = {"size": 16, "mean": [0.4] * 3, "std": [0.3] * 3, "interpolation": "bilinear"}
-    content = {**facts, "class_names": ["ant", "bee", "cat", "dog"]}
+    info = ExportInfo("net", plain.preprocessing, class_names=("ant", "bee", "cat", "dog"))
     model = onnx.load(str(path))
-    onnx.helper.set_model_props(model, {"shiftbench": json.dumps(content)})
+    onnx.helper.set_model_props(model, {"shiftbench": info.to_json()})
     onnx.save_model(model, str(path))
+    caplog.clear()
     stored = load_model(str(path))
+    assert caplog.text == ""
     assert stored.class_names == ("ant", "bee", "cat", "dog")
     for field in ("size", "mean", "std", "interpolation"):
         assert getattr(stored.preprocessing, field) == getattr(plain.preprocessing, field)
     assert stored.identity.logits == plain.identity.logits
-    onnx.helper.set_model_props(model, {"shiftbench": "{}"})
+    for text in ("{}", "[]", "no JSON"):
+        onnx.helper.set_model_props(model, {"shiftbench": text})
+        onnx.save_model(model, str(path))
+        with pytest.raises(ModelError, match="cannot read the metadata 'shiftbench'"):
+            load_model(str(path))
+
+
+@pytest.mark.parametrize(
+    ("side", "options", "words"),
+    [
+        (16, "", "no interpolation and no resize: assuming bicubic and 256/224 of the input size"),
+        ("side", ",crop_pct=0.9", "no input size and no interpolation: assuming 224 px and"),
+        (16, ",crop_pct=0.9,interpolation=bilinear", ""),
+    ],
+)
+def test_onnx_assumptions_are_printed_in_one_line(
+    side: int | str, options: str, words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "net.onnx", side=side)
+    load_model(f"{path},mean=0.5,std=0.5{options}")
+    assert len(caplog.records) == (1 if words else 0)
+    assert words in caplog.text
+
+
+def write_outputs(path: Path, *names: str) -> Path:
+    """Write a network with an output of 4 classes and one of 6 numbers."""
+    outputs = ", ".join(f"float[batch,{size}] {n}" for n, size in zip(names, (6, 4), strict=True))
+    first, second = names
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        net (float[batch,3,16,16] images) => ({outputs})
+        {{
+            pooled = GlobalAveragePool (images)
+            flat = Flatten <axis = 1> (pooled)
+            {first} = Concat <axis = 1> (flat, flat)
+            {second} = MatMul (flat, weights)
+        }}""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHTS[:, :, 0, 0].T, "weights"))
     onnx.save_model(model, str(path))
-    with pytest.raises(ModelError, match="cannot read the metadata 'shiftbench'"):
-        load_model(str(path))
+    return path
+
+
+def test_onnx_chooses_output_with_logits(tmp_path: Path) -> None:
+    facts = "input_size=16,mean=0.5,std=0.5"
+    named = write_outputs(tmp_path / "named.onnx", "embedding", "logits")
+    assert load_model(f"{named},{facts}").num_classes == CLASSES
+    path = write_outputs(tmp_path / "net.onnx", "first", "second")
+    with pytest.raises(ModelError, match=r"got first \(batch, 6\); second \(batch, 4\).*output="):
+        load_model(f"{path},{facts}")
+    by_option = load_model(f"{path},{facts},output=second")
+    assert (by_option.num_classes, by_option.identity.code) == (CLASSES, {"output": "second"})
+    names = ("ant", "bee", "cat", "dog")
+    assert load_model(f"{path},{facts}", class_names=names).num_classes == CLASSES
+    with pytest.raises(ModelError, match="one output with logits of 3 classes"):
+        load_model(f"{path},{facts}", class_names=names[:3])
+    with pytest.raises(UsageError, match="Choose one of: first, second"):
+        load_model(f"{path},{facts},output=third")
+    (tmp_path / "net.json").write_text(json.dumps({"class_names": names}))
+    assert load_model(f"{path},{facts}").class_names == names
+
+
+@pytest.mark.parametrize("batch", ["batch", 8])
+def test_onnx_logits_that_depend_on_batch_raise(batch: int | str, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        net (float[{batch},3,16,16] images) => (float[{batch},3] logits)
+        <int64[1] first = {{0}}>
+        {{
+            mean = ReduceMean <axes = [0], keepdims = 1> (images)
+            centered = Sub (images, mean)
+            pooled = GlobalMaxPool (centered)
+            logits = Flatten <axis = 1> (pooled)
+        }}""")
+    onnx.save_model(model, str(tmp_path / "net.onnx"))
+    loaded = load_model(f"{tmp_path / 'net.onnx'},mean=0.5,std=0.5")
+    predictor = Predictor(loaded, torch.device("cpu"), loaded.name)
+    with pytest.raises(ModelError, match=r"logits of net\.onnx.* depend on the other images"):
+        predictor(torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
