@@ -17,6 +17,7 @@ import dataclasses
 import json
 import pickle
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ import torch
 from timm.models.xcit import checkpoint_filter_fn
 from torch import Tensor
 
-from aft_models.checkpoint import misfit
+from aft_models.cards import WeightsCard
+from aft_models.checkpoint import misfit, save_weights
 from aft_models.errors import AftModelsError
+from aft_models.preprocessing import CROP_PCT, IMAGENET_MEAN, IMAGENET_STD
 from aft_models.presets import get_config
 from aft_models.xcit import XCiT, create_xcit
 
@@ -100,6 +103,29 @@ def load_authors_checkpoint(
         )
     model.load_state_dict(ours)
     return model.eval()
+
+
+def convert_authors_checkpoint(source: str | Path, architecture: str, folder: str | Path) -> Path:
+    """Write a checkpoint of the authors as a folder that ``--checkpoint`` loads.
+
+    Returns:
+        The path of the card.
+    """
+    model = load_authors_checkpoint(source, architecture)
+    card = WeightsCard(
+        name=f"{architecture}.authors",
+        architecture=architecture,
+        tag="authors",
+        num_classes=model.num_classes,
+        class_names=(),
+        input_size=224,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        interpolation="bicubic",
+        crop_pct=CROP_PCT,
+        digest="",  # save_weights fills it in
+    )
+    return save_weights(model, folder, card)
 
 
 def _settings(
@@ -254,3 +280,7 @@ def _refused(arguments: Mapping[str, Any], names: list[str], reason: str) -> Aft
     return AftModelsError(
         f"the checkpoint was trained with {line}, which is no model here: {reason}"
     )
+
+
+if __name__ == "__main__":  # python -m aft_models.authors CHECKPOINT ARCHITECTURE DIR
+    convert_authors_checkpoint(*sys.argv[1:4])

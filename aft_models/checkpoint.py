@@ -34,6 +34,7 @@ State = Mapping[str, Tensor]
 WRAPPERS = ("model_ema", "state_dict_ema", "ema", "state_dict", "model", "module", "net")
 PREFIXES = ("module.", "_orig_mod.", "model.")  # DistributedDataParallel, torch.compile, lightning
 SHOWN = 6  # keys of each kind that an error lists
+AUTHORS_KEYS = (".local_mp.norm.", "pos_embeder.", "pos_module.", "cls_attn_blocks.0.attn.qkv.")
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,11 @@ def _require_fit(weights: Weights, expected: State, state: State) -> None:
     if problems:
         homes = _homes(state, expected.keys()) if expected.keys() - state.keys() else []
         hint = f"; choose one with --strip-prefix ({', '.join(homes)})" if homes else ""
+        if any(part in key for key in state for part in AUTHORS_KEYS):
+            hint = (
+                ". The keys are those of the paper's authors: convert the file with `python -m "
+                "aft_models.authors FILE ARCHITECTURE DIR` and pass --checkpoint DIR"
+            )
         raise AftModelsError(
             f"{weights.origin} does not fit the model: {problems}; nothing was loaded{hint}"
         )

@@ -75,8 +75,8 @@ class AliasFreeClassAttention(nn.Module):
     """Class attention whose class token no shift of the patch tokens can change.
 
     The class token joins the tokens of a shift-equivariant attention (cross-covariance unless said
-    otherwise), then an MLP refines the class token alone. With ``residual_norm``, as in the authors'
-    code and in the class attention of XCiT, the second normalization feeds the residual too and
+    otherwise), then an MLP refines the class token alone. With ``residual_norm``, as in the
+    authors' code and in XCiT itself, the second normalization feeds the residual too and
     patches are doubled. Without, as in the paper's text, the block mirrors those before it.
 
     ``attention`` is a key of :data:`ATTENTIONS`, ``norm_mean`` as in :class:`AliasFreeLayerNorm`.

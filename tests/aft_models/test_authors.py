@@ -12,6 +12,8 @@ from shifted_models import disturbed
 from torch import Tensor, nn
 
 from aft_models import AftModelsError, XCiT, create_xcit, load_authors_checkpoint
+from aft_models.authors import convert_authors_checkpoint
+from aft_models.checkpoint import load_state, load_weights, read_weights
 
 ALIAS_FREE = "xcit_nano_12_p16_af"
 TRAINED = {"num_classes": 6, "norm_mean": "channel", "tokens_norm": True}  # as their code does
@@ -250,3 +252,17 @@ def test_keys_are_loaded_strictly(tmp_path: Path) -> None:
         load_authors_checkpoint(broken, ALIAS_FREE)
     with pytest.raises(AftModelsError, match="cannot read the checkpoint"):
         load_authors_checkpoint(tmp_path / "absent.pth", ALIAS_FREE)
+
+
+@pytest.mark.parametrize(
+    ("variant", "kind"), [("", "baseline"), ("_aps", "APS"), ("_af", "alias-free")]
+)
+def test_converted_checkpoint_is_loaded_as_trained(variant: str, kind: str, tmp_path: Path) -> None:
+    name = f"xcit_nano_12_p16{variant}"
+    model = create_xcit(name, num_classes=7, norm_mean="channel", tokens_norm=True).eval()
+    file = tmp_path / "theirs.pth"
+    torch.save({"model": authors_names(model, kind)}, file)
+    with pytest.raises(AftModelsError, match=r"python -m aft_models\.authors FILE"):
+        load_state(create_xcit(name, num_classes=7), read_weights(file))
+    convert_authors_checkpoint(file, name, tmp_path / "converted")
+    require_same(load_weights(f"{name}.authors", tmp_path / "converted"), model)
