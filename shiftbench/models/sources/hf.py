@@ -15,7 +15,6 @@ from shiftbench.models.names import ModelName
 from shiftbench.models.sources import Built, Request, hub_access
 from shiftbench.models.transforms import read_preprocessing
 
-
 # Networks that are built without a download: class of the configuration, and its values.
 KNOWN: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "microsoft/cvt-13": (
