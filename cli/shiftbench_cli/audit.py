@@ -35,6 +35,7 @@ def _offsets(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
 @options.command("audit")
 @options.models("Model to audit, e.g. timm:resnet50; repeatable.", required=True)
 @options.checkpoint()
+@options.strip_prefix()
 @options.data("Images to audit on.", default="scenes")
 @options.limit("Number of images.", default=8)
 @OPTIONS(
@@ -57,6 +58,7 @@ def _offsets(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
 def command(
     models: tuple[str, ...],
     checkpoint: Path | None,
+    strip_prefix: str | None,
     data: str,
     limit: int,
     offsets: list[Offset],
@@ -78,7 +80,13 @@ def command(
     dataset = load_dataset(data, limit=limit)
     frames = {}
     for model in dict.fromkeys(models):
-        found = audit(model, dataset, checkpoint=checkpoint, offsets=offsets or DEFAULT_OFFSETS)
+        found = audit(
+            model,
+            dataset,
+            checkpoint=checkpoint,
+            strip_prefix=strip_prefix,
+            offsets=offsets or DEFAULT_OFFSETS,
+        )
         frames[model] = found.to_frame()
         if kind == "table":
             title = f"{model}: shift equivariance error per layer, {len(dataset)} images"

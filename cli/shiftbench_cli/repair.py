@@ -15,6 +15,7 @@ WITH_LABELS = 100  # images for accuracies; changes and costs need fewer
 @options.command("repair")
 @options.model("Model without remedies, e.g. timm:resnet50.")
 @options.checkpoint()
+@options.strip_prefix()
 @OPTIONS(
     "-r --remedy chosen",
     "NAME",
@@ -29,6 +30,7 @@ WITH_LABELS = 100  # images for accuracies; changes and costs need fewer
 def command(
     model: str,
     checkpoint: Path | None,
+    strip_prefix: str | None,
     chosen: tuple[str, ...],
     data: str | None,
     limit: int | None,
@@ -41,10 +43,17 @@ def command(
     logits under a cyclic shift of 1 px and 1/2 px. Cost: CPU time relative to the original. With
     --data: accuracy, and adversarial accuracy under crop shifts of up to 1 px and 2 px.
 
-    Use a remedy by its name: `shiftbench run -m MODEL+select:12`.
+    Use a remedy by its name: `shiftbench run -m MODEL+select:10`.
     """
     images = limit or (PROBED if data is None else WITH_LABELS)
-    trials = repair(model, remedies=chosen, data=data, images=images, checkpoint=checkpoint)
+    trials = repair(
+        model,
+        remedies=chosen,
+        data=data,
+        images=images,
+        checkpoint=checkpoint,
+        strip_prefix=strip_prefix,
+    )
     if kind == "json":
         render.print_json([_row(trial) for trial in trials])
         return

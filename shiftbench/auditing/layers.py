@@ -46,9 +46,10 @@ def audit(
     *,
     images: int = 8,
     checkpoint: Path | None = None,
+    strip_prefix: str | None = None,
     offsets: Sequence[Offset] = DEFAULT_OFFSETS,
 ) -> Audit:
-    """Measures every layer of a model.
+    """Measure every layer of a model.
 
     Args:
         model: A name as for `shiftbench run`, or a network in eval mode.
@@ -56,6 +57,7 @@ def audit(
             that is not given by its name needs the last.
         images: How many to measure on, where a batch is not given.
         checkpoint: Weights for a model given by its name.
+        strip_prefix: Part of the checkpoint's keys to remove.
         offsets: Shifts in pixels of the image.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
@@ -69,7 +71,10 @@ def audit(
     dataset = load_dataset(data, limit=images) if isinstance(data, str) else data
     names = () if isinstance(dataset, Tensor) else dataset.class_names
     if not isinstance(model, Model):
-        model = load_model(model, checkpoint=checkpoint, class_names=names)
+        model = load_model(
+            model, checkpoint=checkpoint, strip_prefix=strip_prefix, class_names=names
+        )
+    _require_layers(model)
     pixels = dataset if isinstance(dataset, Tensor) else load_batch(model, dataset)[0]
     # A model contains the network as `network`, which is no part of the names of its layers.
     layers = [
@@ -78,6 +83,21 @@ def audit(
         if layer.name != "network"
     ]
     return Audit(tuple(layers))
+
+
+def _require_layers(model: Model) -> None:
+    """Raise UsageError if a network has no layers that can be observed."""
+    network = model.network
+    if isinstance(network, torch.jit.ScriptModule):
+        kind = "a TorchScript archive has"
+    elif isinstance(network, nn.Module) and any(True for _ in network.children()):
+        return
+    else:
+        kind = {"onnx": "ONNX files have"}.get(model.source.lower(), "its network has")
+    raise UsageError(
+        f"cannot audit {model.name}: {kind} no layers to audit. Audit the PyTorch network with "
+        "timm:, tv:, hf: or FILE.py"
+    )
 
 
 def load_batch(model: Model, dataset: ImageSet, margin: int = 0) -> tuple[Tensor, Tensor]:

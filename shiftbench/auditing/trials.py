@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import aft_models
 from aft_models.errors import AftModelsError
-from aft_models.remedies import REMEDIES
+from aft_models.remedies import REMEDIES, RemedySpec, parse_remedies
 from aft_models.remedies.context import RepairReport
 from aft_models.remedies.repair import reports
 from shiftbench.auditing.layers import load_batch
@@ -79,6 +79,7 @@ def repair(
     data: str | None = None,
     images: int = PROBED,
     checkpoint: Path | None = None,
+    strip_prefix: str | None = None,
 ) -> list[RepairTrial]:
     """Try remedies on a model: changed layers, gains and cost of each.
 
@@ -93,6 +94,7 @@ def repair(
             to 2 px. Default: the images of `scenes`, without labels.
         images: Number of images.
         checkpoint: Weights for a model given by its name.
+        strip_prefix: Part of the checkpoint's keys to remove.
 
     Returns:
         A trial of the original model, then one per text.
@@ -101,7 +103,9 @@ def repair(
     >>> repaired.whole < 1e-3 < original.whole
     True
     """
-    classifier = load_model(model, checkpoint=checkpoint) if isinstance(model, str) else model
+    classifier = model
+    if isinstance(classifier, str):
+        classifier = load_model(classifier, checkpoint=checkpoint, strip_prefix=strip_prefix)
     if classifier.identity.remedies:
         raise UsageError(f"{classifier.name} has remedies already: give the model without them")
     dataset = load_dataset(data or "scenes", limit=images)
@@ -112,20 +116,42 @@ def repair(
     return try_remedies(
         classifier.layers,
         canvas,
-        remedies or _all_remedies(),
+        remedies or _all_remedies(margin),
         margin=margin,
         labels=None if data is None else labels,
     )
 
 
-def _all_remedies() -> list[str]:
-    """List each remedy alone, and sampling remedies together with circular padding."""
+def _all_remedies(margin: int) -> list[str]:
+    """List each remedy alone, and sampling remedies together with circular padding.
+
+    Remedies with a wider view have the largest number up to their default that leaves pixels for
+    crops within a margin of `margin` px.
+    """
     pairs = [
         f"circular+{remedy.name}"
         for remedy in REMEDIES.values()
         if remedy.group == "sampling" and "border" not in remedy.treats
     ]
-    return [*REMEDIES, *pairs]
+    usable = margin - CROPS if margin > CROPS else margin
+    return [*(_fitting(name, usable) for name in REMEDIES), *pairs]
+
+
+def _fitting(name: str, margin: int) -> str:
+    """Return a remedy whose margin is at most `margin` px, if another number allows that."""
+    (spec,) = parse_remedies(name)
+    if not spec.remedy.input or len(spec.numbers) != 1:
+        return name
+    (number,) = spec.remedy.numbers
+    numbers = range(number.default, number.lowest - 1, -1)
+    fitting = next((n for n in numbers if _margin(spec, n) <= margin), number.default)
+    return name if fitting == number.default else f"{name}:{fitting}"
+
+
+def _margin(spec: RemedySpec, number: int) -> int:
+    """Return the margin in pixels of an input remedy with another number."""
+    margin: int = spec.remedy.load()(number).margin
+    return margin
 
 
 def try_remedies(
@@ -158,13 +184,26 @@ def try_remedies(
             refused = str(error)
         needed = sum(report.margin for report in reports(repaired))
         if needed > margin:
-            refused = f"needs a margin of {needed} pixels around the view, got {margin}"
+            fits = [f"{name}:{n}" for name, n in _smaller(text, needed, margin)]
+            offer = f": use {fits[0]}" if fits else ": use larger images"
+            refused = f"needs a margin of {needed} px, the images leave {margin}{offer}"
         if refused:
             trials.append(RepairTrial(text, refused=refused))
         else:
             left = margin - needed
             trials.append(_examine(text, repaired, lambda: network(first), canvas, left, labels))
     return trials
+
+
+def _smaller(text: str, needed: int, margin: int) -> list[tuple[str, int]]:
+    """List the remedies of a text whose number can be reduced until the margin fits."""
+    found = []
+    for spec in parse_remedies(text):
+        if spec.remedy.input and len(spec.numbers) == 1 and _margin(spec, spec.numbers[0]):
+            number = spec.numbers[0] - (needed - margin)
+            if number >= spec.remedy.numbers[0].lowest:
+                found.append((spec.remedy.name, number))
+    return found
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from shiftbench.auditing.layers import DEFAULT_OFFSETS, audit
 from shiftbench.auditing.report import UNCALLED, UNKNOWN, UNREACHED, LayerReport, eq_t
 from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.grid import Offset
+from shiftbench.models import Model
 
 INTEGER = (Offset(1, 0), Offset(-2, 3))
 
@@ -312,3 +313,19 @@ def test_bad_input_is_refused() -> None:
         audit(model.eval(), torch.zeros(0, 3, 8, 8))
     with pytest.raises(UsageError, match="normalized batch"):
         audit(model, "scenes")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_audit_network_without_layers_raises(tmp_path: Path) -> None:
+    def flat(images: Tensor) -> Tensor:
+        return images.flatten(1)[:, :4]
+
+    recipe = {"input_size": 16, "mean": 0.5, "std": 0.5}
+    images = torch.rand(2, 3, 16, 16)
+    with pytest.raises(UsageError, match="cannot audit x: ONNX files have no layers to audit"):
+        audit(Model(flat, recipe, name="x", source="onnx"), images)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    torch.jit.save(torch.jit.trace(network, images), tmp_path / "net.pt")  # type: ignore[no-untyped-call]
+    with pytest.raises(UsageError, match=r"net.pt.*: a TorchScript archive has no layers to audit"):
+        audit(f"{tmp_path / 'net.pt'},input_size=16,mean=0.5,std=0.5", images)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from repair_cases import Residual
+from stored_images import save
 from torch import nn
 
 import shiftbench
 from aft_models.remedies import REMEDIES
 from shiftbench.auditing.layers import audit
-from shiftbench.auditing.trials import try_remedies
+from shiftbench.auditing.trials import _all_remedies, repair, try_remedies
 from shiftbench.errors import UsageError
 from shiftbench.models import Model
 
@@ -72,9 +75,29 @@ def test_right_answers_are_those_that_every_crop_keeps() -> None:
     assert plain.right == tuple(sum(kept[20 * r : 20 * r + 20]) for r in (0, 1, 2))
     assert plain.right[0] == 17
     assert len(wide.right) == 2, "one pixel is left for crops"
-    assert wider.refused == "needs a margin of 5 pixels around the view, got 4"
+    assert wider.refused == "needs a margin of 5 px, the images leave 4: use select:4"
     assert [score.n for score in plain.scores] == [20] * 3
     wrong = (labels + 1) % 5  # no image is left to show under crops
     wrong[:3] = labels[:3]
     trials = try_remedies(net, canvas, ["select:3"], margin=4, labels=wrong)
     assert [trial.right for trial in trials] == [(0, 0, 0), (0, 0)]
+
+
+@pytest.mark.parametrize(("margin", "select"), [(32, "select"), (7, "select:5"), (2, "select:2")])
+def test_repair_default_remedies_fit_the_margin(margin: int, select: str) -> None:
+    names = _all_remedies(margin)
+    assert select in names
+    assert {"vote", "canonical", "circular", "circular+aps"} <= {*names}
+    assert len(names) == len({*names})
+
+
+def test_repair_small_network_tries_a_smaller_margin(tmp_path: Path) -> None:
+    for index, name in enumerate(("cat", "dog")):
+        save(tmp_path / name / "x.png", index, (64, 56))
+    network = nn.Sequential(nn.Conv2d(3, 2, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = Model(network, {"input_size": 48, "mean": 0.5, "std": 0.5}, name="small")
+    trials = repair(model, data=f"folder:{tmp_path}", images=2)
+    (wide,) = (trial for trial in trials if trial.remedies.startswith("select"))
+    assert (wide.remedies, wide.refused) == ("select:1", "")  # 55 px leave 3 on each side
+    (large,) = repair(model, remedies=["select:8"], data=f"folder:{tmp_path}", images=2)[1:]
+    assert large.refused == "needs a margin of 8 px, the images leave 3: use select:3"
