@@ -66,7 +66,7 @@ OUTPUT, CHECKS = map(Group, ("Output", "CI checks (exit code 3)"))
 
 @options.command("run")
 @click.argument("suite", required=False, shell_complete=options.complete_suites)
-@options.models("Model to evaluate, e.g. timm:resnet50+select:12; repeatable.", group=MODEL)
+@options.models("Model to evaluate, e.g. timm:resnet50+select:10; repeatable.", group=MODEL)
 @options.checkpoint(MODEL)
 @options.strip_prefix(MODEL)
 @MODEL("--name", "NAME", "Name of the model in records; same as -m NAME=MODEL.", rare=True)
@@ -208,7 +208,7 @@ def command(
 
     \b
     shiftbench run -m timm:resnet50 -d imagenet:/data -a crop --max-shift 3
-    shiftbench run -m net.py:build -m net.py:build+select:12 -d folder:/photos -a crop
+    shiftbench run -m net.py:build -m net.py:build+select:10 -d folder:/photos -a crop
     """
     if suite is None:
         parse_models(models)  # a wrong name is an error before torch is imported

@@ -38,6 +38,7 @@ MODEL, DATA, TRAINING, EVALUATION, EXECUTION, OUTPUT = map(
 )
 @MODEL.flag("--pretrained", "Fine-tune the model's own weights.")
 @MODEL("--checkpoint", "PATH", "Fine-tune weights from a file or folder.", type=PATH)
+@options.strip_prefix(MODEL)
 @options.data("Dataset to train on.", group=DATA, required=True)
 @DATA("--train-split", "NAME", "Split to train on.", default="train")
 @DATA("--eval-split split", "NAME", "Split to evaluate on.  [default: the usual test split]")

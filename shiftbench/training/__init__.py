@@ -56,6 +56,7 @@ def train(
     tag: str | None = None,
     pretrained: bool = False,
     checkpoint: str | Path | None = None,
+    strip_prefix: str | None = None,
     unlabeled: bool = False,
     train_split: str = "train",
     split: str | None = None,
@@ -89,6 +90,7 @@ def train(
         tag: Names the exported weights; by default the data set's name.
         pretrained: Start from the model's own weights.
         checkpoint: Start from weights in a file or an exported folder.
+        strip_prefix: Part of the checkpoint's keys to remove.
         unlabeled: Read no labels, for the recipe `recalibrate`. Accuracy needs labels: name a
             labeled `split` for it.
         train_split: Split to train on.
@@ -150,7 +152,9 @@ def train(
     recipe = recipe.for_input(start.preprocessing or built.preprocessing)
     new: list[str] = []
     if weights is not None:
-        new = load_backbone(built.layers, weights, size=recipe.image_size)
+        new = load_backbone(
+            built.layers, weights, size=recipe.image_size, strip_prefix=strip_prefix
+        )
     _require_start(recipe, built.name, start, new)
     if new and main and notice is not None:
         notice(f"new, to be learned: {', '.join(new)}")
