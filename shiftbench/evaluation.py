@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from PIL.Image import Image
 from torch import Tensor, nn
 
+from aft_models.checkpoint import load_state, read_weights
+from aft_models.errors import AftModelsError
 from aft_models.preprocessing import Preprocessing
 from shiftbench.data.base import ALL, content_digest
 from shiftbench.errors import DataError, ModelError, UsageError, first_line, no_images
@@ -99,8 +101,8 @@ class Evaluation:
         last = max(curve)
         if s is not None and s not in curve:
             raise UsageError(
-                f"expected a max shift of 0 to {last} steps, got {s}. Evaluate again with a larger "
-                "max_shift"
+                f"expected a max shift of 0 to {last} step{'s' * (last != 1)}, got {s}. Evaluate "
+                "again with a larger max_shift"
             )
         return curve[last if s is None else s]
 
@@ -186,6 +188,8 @@ def evaluate(
     batch_size: int = 64,
     device: torch.device | str | None = None,
     precision: str = "fp32",
+    checkpoint: str | Path | None = None,
+    strip_prefix: str | None = None,
     name: str = "model",
     data: str = "images",
 ) -> Evaluation:
@@ -217,6 +221,9 @@ def evaluate(
         batch_size: How many images the model sees at once; no result depends on it.
         device: Where the images go; by default where the module's parameters are.
         precision: `fp32`, `tf32`, `bf16` or `fp16` arithmetic of the forward pass.
+        checkpoint: Weights to load into the module first: a file, or a folder that training
+            exported. The module contains them afterwards.
+        strip_prefix: Part of the checkpoint's keys to remove.
         name: What a saved record calls the model.
         data: What a saved record calls the images.
 
@@ -249,6 +256,8 @@ def evaluate(
         precision=precision,
     )
     device = None if device is None else choose_device(str(device))
+    if checkpoint is not None:
+        _load_checkpoint(model, Path(checkpoint), strip_prefix)
     tables = Tables()
     with _eval_mode(model) as like:
         parts = _parts(_batches(images, labels), FULL_BATCHES * batch_size, like, device)
@@ -291,6 +300,19 @@ def evaluate(
         environment=describe_environment(str(shown.device)),
     )
     return Evaluation(record)
+
+
+def _load_checkpoint(model: Network, checkpoint: Path, strip_prefix: str | None) -> None:
+    """Load weights into a module, with the loader of the command line."""
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"expected a torch module for the weights of {checkpoint}, got a "
+            f"{type(model).__name__}. Leave checkpoint out"
+        )
+    try:
+        load_state(model, read_weights(checkpoint), strip_prefix)
+    except AftModelsError as error:
+        raise ModelError(str(error)) from error
 
 
 def _warn_of_smaller_view(images: Tensor, shown: Tensor, settings: Settings) -> None:

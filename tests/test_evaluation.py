@@ -249,7 +249,7 @@ def test_evaluate_wrong_input_raises_one_line(
 def test_adversarial_accuracy_beyond_max_shift_raises(model: nn.Sequential, labels: Tensor) -> None:
     result = shiftbench.evaluate(model, images(), labels, max_shift=1)
     for s in (2, -1):
-        with pytest.raises(UsageError, match="max shift of 0 to 1 steps"):
+        with pytest.raises(UsageError, match="max shift of 0 to 1 step, got"):
             result.adversarial_accuracy(s)
 
 
@@ -347,3 +347,25 @@ def test_evaluate_unpacks_outputs_and_probabilities(small: Small, model: nn.Sequ
         result = small(other, consistency=("integer",))
         for name, score in plain.scores.items():
             assert result.scores[name].value == pytest.approx(score.value, abs=1e-6), name
+
+
+def test_evaluate_checkpoint_equals_module_with_these_weights(tmp_path: Path) -> None:
+    images, labels = torch.rand(8, 3, 16, 16), [0, 1] * 4
+
+    def network(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    trained, other = network(1), network(2)
+    state = {f"student.{key}": value for key, value in trained.state_dict().items()}
+    extra = {f"teacher.{key}": value for key, value in other.state_dict().items()}
+    torch.save({"state_dict": {**state, **extra}}, tmp_path / "net.ckpt")
+    how: dict[str, Any] = {"max_shift": 1, "consistency": ()}
+    expected = shiftbench.evaluate(trained, images, labels, **how).to_frame()
+    given = {"checkpoint": tmp_path / "net.ckpt", "strip_prefix": "student."}
+    loaded = shiftbench.evaluate(network(3), images, labels, **given, **how).to_frame()
+    assert loaded.equals(expected)
+    with pytest.raises(ModelError, match="does not fit the model"):
+        shiftbench.evaluate(nn.Sequential(nn.Conv2d(3, 9, 3)), images, labels, **given, **how)
+    with pytest.raises(UsageError, match="expected a torch module for the weights of"):
+        shiftbench.evaluate(lambda x: trained(x), images, labels, **given, **how)
