@@ -30,8 +30,21 @@ def no_images() -> DataError:
     return DataError("expected at least one image, got none: check the path and the filters")
 
 
+def reason(error: BaseException) -> str:
+    """Return the message of an error; that of the system without its number and path.
+
+    >>> reason(FileNotFoundError(2, "No such file or directory", "x.csv"))
+    'no such file or directory'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
+    return str(error)
+
+
 def first_line(error: BaseException) -> str:
     """An error of a library in one line: its type and the first line of its message."""
+    if isinstance(error, OSError) and error.strerror:
+        return reason(error)
     lines = str(error).strip().splitlines()
     text = lines[0].strip() if lines else ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shiftbench.errors import ModelError
+from shiftbench.errors import ModelError, reason
 
 LOGIT_TOLERANCE = 1e-3  # of the largest logit: processors round differently
 _PACKAGE = Path(__file__).resolve().parent
@@ -112,7 +112,7 @@ def file_digests(file: Path) -> dict[str, str]:
             content = path.read_bytes()
             tree = ast.parse(content)
         except (OSError, SyntaxError, ValueError) as error:
-            raise ModelError(f"cannot read the Python file {path}: {error}") from error
+            raise ModelError(f"cannot read the Python file {path}: {reason(error)}") from error
         digests[name] = hashlib.sha256(content).hexdigest()[:16]
         for module in _imports(tree, path.parent.relative_to(folder).parts):
             waiting += _files(folder, module)

@@ -16,7 +16,7 @@ from pathlib import Path
 from shiftbench.data.base import ALL, DATA_SOURCES, DataRequest, DataSource, set_name
 from shiftbench.data.folder import FileSet
 from shiftbench.data.labels import MAP_HINT, class_indices, names_by_index
-from shiftbench.errors import DataError, UsageError
+from shiftbench.errors import DataError, UsageError, reason
 
 COLUMNS = ("path", "label")
 USUAL = "images"  # a table of this name is called by its folder
@@ -79,7 +79,7 @@ def _rows(table: Path) -> list[tuple[str, str]]:
                 )
             rows = [((row["path"] or "").strip(), (row["label"] or "").strip()) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot read the table {table}: {error}") from error
+        raise DataError(f"cannot read the table {table}: {reason(error)}") from error
     for number, row in enumerate(rows, start=2):
         if not all(row):
             raise DataError(f"row {number} of {table} has no {COLUMNS[row.index('')]}: fill it in")

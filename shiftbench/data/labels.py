@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftbench.data.base import ImageSet, RenderedSet, Subset, numbered, subset
-from shiftbench.errors import DataError, UsageError
+from shiftbench.errors import DataError, UsageError, reason
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def read_class_map(path: Path) -> dict[str, int]:
         text = path.read_text(encoding="utf-8-sig")
         rows = list(csv.reader(text.splitlines())) if path.suffix == ".csv" else _json_rows(text)
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot read the class map {path}: {error}") from error
+        raise DataError(f"cannot read the class map {path}: {reason(error)}") from error
     if rows and not str(rows[0][-1]).strip().isdecimal():
         rows = rows[1:]  # a CSV may begin with a row of titles
     bad = next((r for r in rows if len(r) != 2 or not str(r[1]).strip().isdecimal()), None)

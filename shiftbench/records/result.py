@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shiftbench.errors import RecordError, UsageError
+from shiftbench.errors import RecordError, UsageError, reason
 from shiftbench.files import file_safe, write_atomic
 from shiftbench.grid import Offset
 from shiftbench.metrics.adversarial import Adversarial
@@ -162,7 +162,9 @@ class Result:
         try:
             parts = [read_tables(file)[0] for file in files]
         except OSError as error:
-            raise RecordError(f"cannot read the tables of {self.folder}: {error}") from error
+            raise RecordError(
+                f"cannot read the tables of {self.folder}: {reason(error)}"
+            ) from error
         return parts[0] if len(parts) == 1 else merged(parts)
 
     def keys(self, images: int) -> list[str]:
@@ -464,7 +466,7 @@ def load_record(path: Path) -> Result:
             f"there is no record {path}. Make one with `shiftbench run -o DIR`"
         ) from None
     except (OSError, ValueError) as error:
-        raise RecordError(f"cannot read the record {path}: {error}") from error
+        raise RecordError(f"cannot read the record {path}: {reason(error)}") from error
     return replace(result_from_json(content, where=str(path)), folder=path.parent)
 
 
