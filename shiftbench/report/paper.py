@@ -275,7 +275,7 @@ def unlike_published(result: Result, name: ScoreName) -> list[str]:
     if name not in result.scores:
         curve, others = curve_of(result.scores, name), _attempts(result, name) - {name.stem}
         if curve:
-            return [*reasons, f"{name.stem} up to {max(curve)} steps only"]
+            return [*reasons, f"{name.stem} up to {max(curve)} step{'s' * (max(curve) != 1)} only"]
         return [*reasons, *(f"{other} only" for other in sorted(others))]
     n, every = result.scores[name].n, IMAGES.get(result.data.name, result.data.images)
     if n < every:

@@ -67,7 +67,7 @@ class Cell:
         request = self.result.request_of(self.name)
         settings = {} if request is None else request.settings
         if settings.get("attack") not in ATTACKS:
-            return f"{self.name.radius} steps"
+            return f"{self.name.radius} step{'s' * (self.name.radius != 1)}"
         unit = ATTACKS.get(settings["attack"]).unit
         return f"{self.name.radius * Fraction(settings['step'])} {unit}"
 
@@ -272,7 +272,8 @@ def leaderboard(
         raise unknown_name("column to sort by", sort, known)
     radii = {cell.name.radius for cell in cells if cell.name.radius is not None}
     if max_shift is not None and radii and max_shift not in radii:
-        raise UsageError(f"expected a max shift of 0 to {max(radii)} steps, got {max_shift}")
+        steps = f"{max(radii)} step{'s' * (max(radii) != 1)}"
+        raise UsageError(f"expected a max shift of 0 to {steps}, got {max_shift}")
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)

@@ -3,7 +3,7 @@
     defaults: {data: imagenet:/data, attacks: [crop, bilinear]}
     runs:
       - {model: timm:resnet50}
-      - {model: timm:resnet50+select:12, attacks: [crop, {attack: half, max_shift: 3, limit: 200}]}
+      - {model: timm:resnet50+select:10, attacks: [crop, {attack: half, max_shift: 3, limit: 200}]}
 
 Keys are the fields of `RunSpec`; the options of `shiftbench run` fill the same fields.
 """
