@@ -25,7 +25,8 @@ from shiftbench.models import Model
 from shiftbench.records.result import SCHEMA, readable
 from shiftbench.records.sections import DataInfo, ModelInfo
 from shiftbench.registry import unknown_name
-from shiftbench.running.predict import PRECISIONS, check_labels
+from shiftbench.running import PRECISIONS
+from shiftbench.running.predict import check_labels
 from shiftbench.shifts import ATTACKS, PAPER_ATTACKS, SHIFTS, parse_attack
 from shiftbench.tables import CLEAN, LABEL, MOST_CLASSES, Cells, Tables
 

@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,6 +31,7 @@ from shiftbench.records.result import (
     record_folder,
     write_record,
 )
+from shiftbench.running import Progress, ProgressCallback
 from shiftbench.running.job import Job, Settings, make_job
 from shiftbench.running.predict import (
     ImageBatch,
@@ -60,19 +61,6 @@ class Execution:
     batch_size: int | None = None  # None: as many images as are efficient and fit
     workers: int | None = None  # data loading processes; None: chosen by the number of images
     shard: Shard = WHOLE  # predict the missing cells of this share of the images
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Progress of a run."""
-
-    images: int  # finished in this run
-    total: int  # images that lacked a cell
-    passes: int  # forward passes in this run
-    most_passes: int  # upper bound: an image that is misclassified early needs fewer
-
-
-ProgressCallback = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)

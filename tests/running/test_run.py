@@ -28,10 +28,10 @@ from shiftbench.errors import DataError, ModelError, RecordError, UsageError
 from shiftbench.grid import ORIGIN, Grid
 from shiftbench.models import Model
 from shiftbench.records.result import Result, load_record
-from shiftbench.running import runner
+from shiftbench.running import Progress, runner
 from shiftbench.running.job import Settings, attack_names, make_job
 from shiftbench.running.predict import choose_device
-from shiftbench.running.runner import Execution, Progress, run
+from shiftbench.running.runner import Execution, run
 from shiftbench.running.shards import Shard
 
 SETTINGS = replace(BASE, attacks=("crop", "camera"), max_shift=2, consistency=("integer", "crop"))
