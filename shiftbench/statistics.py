@@ -1,9 +1,9 @@
 """Uncertainty: intervals with images as the units, and paired tests that agree with them.
 
-Correct and misclassified images are counted: Wilson's interval, McNemar's exact test. Fractions of
-several draws have Wilson's interval for the number of images that gives the same standard error,
-and their paired differences have Student's t. For every comparison p < 0.05 exactly when the 95%
-interval excludes 0.
+Correct and misclassified images are counted: Wilson's interval, McNemar's exact test. Other
+outcomes per image, such as the change of a probability, have an interval for means of bounded
+variables, and their paired differences have Student's t. For every comparison p < 0.05 exactly when
+the 95% interval excludes 0.
 """
 
 from __future__ import annotations
@@ -84,30 +84,36 @@ def wilson(successes: float, n: int) -> Score:
     """
     if not 0 <= successes <= n or n == 0:
         raise ValueError(f"expected 0 <= successes <= n and n > 0, got {successes} of {n}")
-    return _wilson(successes / n, n, n)
+    return _wilson(successes / n, n)
 
 
-def _wilson(p: float, n: int, effective: float, z: float = Z95) -> Score:
-    """Compute Wilson's interval of a fraction `p` of `n` images that count as `effective` many."""
-    z2 = z**2
-    center = (p + z2 / (2 * effective)) / (1 + z2 / effective)
-    spread = math.sqrt(p * (1 - p) / effective + z2 / (4 * effective * effective))
-    half = z / (1 + z2 / effective) * spread
-    # The interval contains its value and touches 0 or 1 exactly, however the ends are rounded.
-    return Score(p, min(p, max(0.0, center - half)), max(p, min(1.0, center + half)), n)
+def _wilson(p: float, n: int) -> Score:
+    """Compute Wilson's interval of a fraction `p` of `n` images."""
+    z2 = Z95**2
+    center = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    return _around(p, center - half, center + half, n)
+
+
+def _around(value: float, low: float, high: float, n: int) -> Score:
+    """Build a score whose interval contains its value, however the ends are rounded."""
+    return Score(value, min(value, max(0.0, low)), max(value, min(1.0, high)), n)
 
 
 def mean_score(outcomes: ArrayLike) -> Score:
     """Compute the mean of one outcome in [0, 1] per image, with images as the units.
 
-    Outcomes of 0 and 1 give the Wilson interval. Outcomes between them, such as the fraction of an
-    image's random draws that agree, give Wilson's interval for the number of images that has the
-    same standard error, with Student's quantile: the draws of one image are not independent. The
-    variance counts one more image, of a single draw, because equal images do not imply certainty.
+    Outcomes of 0 and 1 give the Wilson interval. Outcomes between them, such as the change of a
+    probability, may be skewed: a few images that change much may all be missing from a small
+    sample. Their interval is the bound of Gaffke (2005) for means of bounded variables. The upper
+    end is a quantile of the mean under random (Dirichlet) weights after one image with an outcome
+    of 1 is added; the lower end, after one with 0 is added. The distribution of that mean is
+    approximated by the Beta distribution of equal mean and variance, which is exact for outcomes of
+    0 and 1: Clopper and Pearson's interval. `benchmarks/coverage.py` measures the coverage.
 
     >>> mean_score([1, 1, 0, 1]) == wilson(3, 4)
     True
-    >>> mean_score([0.5, 1.0, 0.5, 1.0]).low > mean_score([0.0, 1.0, 1.0, 1.0]).low
+    >>> mean_score([0.5, 1.0] * 20).low > mean_score([0.0, 1.0, 1.0, 1.0] * 10).low
     True
     """
     values = np.asarray(outcomes, dtype=np.float64)
@@ -116,9 +122,22 @@ def mean_score(outcomes: ArrayLike) -> Score:
     n, mean = len(values), float(values.mean())
     if _is_binary(values):
         return wilson(int(values.sum()), n)
-    single = mean * (1 - mean)  # the variance of single draws
-    ratio = float(values.var()) / single if single else 1.0
-    return _wilson(mean, n, n * (n + 1) / (n * ratio + 1), _student_quantile(n))
+    variance = float(values.var())
+    # By symmetry the lower end is the upper end of 1 - outcome.
+    return _around(mean, 1 - _upper_end(1 - mean, variance, n), _upper_end(mean, variance, n), n)
+
+
+def _upper_end(mean: float, variance: float, n: int) -> float:
+    """Return the upper end of Gaffke's 95% interval, with a Beta approximation."""
+    from scipy.special import betaincinv
+
+    count = n + 1  # with the added outcome of 1
+    center = (n * mean + 1) / count
+    spread = (n * (variance + mean**2) + 1) / count - center**2
+    if center >= 1 or spread <= 0:  # by rounding, for outcomes next to 1
+        return 1.0
+    weight = center * (1 - center) / (spread / (count + 1)) - 1
+    return float(betaincinv(center * weight, (1 - center) * weight, 0.975))
 
 
 def _student_quantile(freedom: int) -> float:
