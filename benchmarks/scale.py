@@ -30,7 +30,7 @@ SIDE, CLASSES = 32, 10
 SETTINGS = Settings(attacks=("crop",), max_shift=1, consistency=())
 # The paper's Figure 2: networks, attacks, images, offsets of radius 6.
 FIGURE = (7, 2, 50_000, 13 * 13)
-# Images per second: Swin-Tiny on one core here (docs/engine.md, memory kept), and on a V100 in
+# Images per second: Swin-Tiny on one core (AMD EPYC, PyTorch), and on a V100 in
 # float32 as printed in Table 1 of the Swin paper (Liu et al., ICCV 2021).
 CORE, GPU = 6.2, 755.2
 
