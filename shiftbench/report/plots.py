@@ -36,11 +36,16 @@ from shiftbench.statistics import Score
 
 ENDINGS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
 INCHES_PER_LETTER = 0.075  # of the legend
+MOST_BANDS = 8  # models; above, bands would cover each other and the legend is beside the panels
 SMALL = 9  # points
 
 
 def curves_figure(
-    results: Sequence[Result], *, attacks: Sequence[str] = (), allow_mixed: bool = False
+    results: Sequence[Result],
+    *,
+    attacks: Sequence[str] = (),
+    allow_mixed: bool = False,
+    names: Sequence[str] = (),
 ) -> Figure:
     """Draw adversarial accuracy against max shift, a panel per attack, with 95% bands.
 
@@ -48,6 +53,7 @@ def curves_figure(
         results: One curve per panel each, in this order.
         attacks: Attacks to draw; empty: all that some result has.
         allow_mixed: Draw results of different images or settings together; the legend names them.
+        names: Of the results in the legend; empty: those of their models.
 
     Raises:
         UsageError: The results are not comparable, or there is no such attack.
@@ -60,17 +66,23 @@ def curves_figure(
         _require_comparable(results, curves)
     width = max(len(row) for row in rows)
     mixed = len(set(groups)) > 1
-    names = [result.model.name for result in results]
+    names = list(names) or [result.model.name for result in results]
     labels = [f"{n} on {g}" if mixed else n for n, g in zip(names, groups, strict=True)]
     inches = max(4.2 * width, 6.4)
-    columns = max(1, min(len(labels), int(inches / (0.9 + INCHES_PER_LETTER * _longest(labels)))))
-    height = 3.0 * len(rows) + 0.3 + 0.2 * -(-len(results) // columns)
+    letters = 0.9 + INCHES_PER_LETTER * _longest(labels)
+    many = len(results) > MOST_BANDS
+    columns = 1 if many else max(1, min(len(labels), int(inches / letters)))
+    height = 3.0 * len(rows) + 0.3
+    if many:
+        inches, height = inches + letters, max(height, 0.2 * len(results) + 0.4)
+    else:
+        height += 0.2 * -(-len(results) // columns)
     figure = Figure(figsize=(inches, height), layout="constrained")
     panels = figure.subplots(len(rows), width, squeeze=False, sharey=True)
     for axes_row, row in zip(panels, rows, strict=True):
         for axes, curve in zip(axes_row, row, strict=False):
             axes.set_autoscale_on(False)  # it would be done again for every curve
-            _draw_panel(axes, results, curve)
+            _draw_panel(axes, results, curve, bands=not many)
         for axes in axes_row[len(row) :]:
             axes.set_visible(False)
         axes_row[0].set_ylabel("adversarial accuracy (%)", fontsize=SMALL)
@@ -79,13 +91,19 @@ def curves_figure(
     panels[0, 0].set_ylim(*_percent_range(results, curves))
     handles = [Line2D([], [], **Look.number(index).line) for index in range(len(results))]
     legend = figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False,
+        handles,
+        labels,
+        loc="outside right upper" if many else "outside lower center",
+        ncols=columns,
+        fontsize=8,
+        frameon=False,
         handlelength=3.5,
-    )  # fmt: skip
+    )
     for text in legend.get_texts():
         text.set_parse_math(False)  # a dollar in a name is a dollar
-    label = "" if mixed else f"{groups[0]}{_counts(results[0], curves)}; "
-    figure.suptitle(f"{label}bands: 95% intervals", fontsize=SMALL, parse_math=False)
+    title = [] if mixed else [groups[0]]
+    title += [] if many else ["bands: 95% intervals"]
+    figure.suptitle("; ".join(title), fontsize=SMALL, parse_math=False)
     return figure
 
 
@@ -148,9 +166,12 @@ class _Axis:
         return cls(Fraction(1), "steps", "")
 
 
-def _draw_panel(axes: Axes, results: Sequence[Result], curve: ScoreName) -> None:
+def _draw_panel(
+    axes: Axes, results: Sequence[Result], curve: ScoreName, *, bands: bool = True
+) -> None:
     """Draw a line per result over its band; all bands of a panel are one artist."""
-    bands, colors, last = [], [], 0
+    areas, colors, last = [], [], 0
+    counts = {s.n for result in results for s in curve_of(result.scores, curve).values()}
     for index, result in enumerate(results):
         points, look = curve_of(result.scores, curve), Look.number(index)
         if not points:
@@ -158,7 +179,7 @@ def _draw_panel(axes: Axes, results: Sequence[Result], curve: ScoreName) -> None
         last = max(last, *points)
         upper = [(radius, 100 * score.high) for radius, score in points.items()]
         lower = [(radius, 100 * score.low) for radius, score in points.items()]
-        bands.append(upper + lower[::-1])
+        areas.append(upper + lower[::-1])
         colors.append(look.color)
         values = [100 * score.value for score in points.values()]
         marker: dict[str, Any] = {
@@ -167,10 +188,13 @@ def _draw_panel(axes: Axes, results: Sequence[Result], curve: ScoreName) -> None
             "markeredgewidth": 0.6,
         }
         axes.add_line(Line2D(list(points), values, **look.line, **marker, gid=result.model.name))
-    filled = PolyCollection(bands, facecolors=colors, alpha=0.13, linewidths=0)
-    axes.add_collection(filled, autolim=False)
+    if bands:
+        filled = PolyCollection(areas, facecolors=colors, alpha=0.13, linewidths=0)
+        axes.add_collection(filled, autolim=False)
     axis = _Axis.of(results, curve)
-    axes.set_title(f"{curve.kind}{axis.summary}", fontsize=SMALL, loc="left", parse_math=False)
+    n = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
+    title = f"{curve.kind}{axis.summary}\nn = {n}"
+    axes.set_title(title, fontsize=SMALL, loc="left", parse_math=False)
     axes.set_xticks(range(last + 1), [str(s * axis.step) for s in range(last + 1)])
     axes.set_xlabel(f"max shift ({axis.unit})", fontsize=SMALL)
     axes.set_xlim(-0.2, last + 0.2)
@@ -191,14 +215,6 @@ def _percent_range(results: Sequence[Result], curves: Sequence[ScoreName]) -> tu
     low, high = 100 * min(s.low for s in scores), 100 * max(s.high for s in scores)
     pad = 0.05 * max(high - low, 1.0)
     return low - pad, high + pad
-
-
-def _counts(result: Result, curves: Sequence[ScoreName]) -> str:
-    """Return the number of images of the curves, if it is not that of the record."""
-    counts = {s.n for curve in curves for s in curve_of(result.scores, curve).values()}
-    if counts <= {result.data.images}:
-        return ""
-    return f", n = {' to '.join(f'{n:,}' for n in sorted({min(counts), max(counts)}))}"
 
 
 def overview_figure(table: Table) -> Figure:
@@ -244,7 +260,9 @@ def overview_figure(table: Table) -> Figure:
     )  # fmt: skip
     axes.set_xlabel("clean accuracy (%)", fontsize=10)
     axes.set_ylabel(f"correct at every crop shift up to {extent} (%)", fontsize=10)
-    axes.set_title(table.label, fontsize=10, loc="left", parse_math=False)
+    missing = len(table.rows) - len(dots)
+    reason = f"; {missing} without a comparable crop score left out" if missing else ""
+    axes.set_title(f"{table.label}{reason}", fontsize=10, loc="left", parse_math=False)
     _dress(axes, grid="both")
     _separate(figure, names)
     return figure

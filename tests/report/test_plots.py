@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command_line import shiftbench
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from sample_records import make_result, make_trio, spread
+from sample_records import make_result, make_trio, save_result, spread
 
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.figures import Look
@@ -22,7 +24,8 @@ from shiftbench.scores import ACCURACY, ScoreName, curve_of
 def panels(figure: Figure) -> dict[str, Axes]:
     """Return the visible panels by attack."""
     shown = [axes for axes in figure.axes if axes.get_visible() and axes.get_title(loc="left")]
-    return {axes.get_title(loc="left").split(":")[0].split(",")[0]: axes for axes in shown}
+    titles = [re.split("[:,\n]", axes.get_title(loc="left"))[0] for axes in shown]
+    return dict(zip(titles, shown, strict=True))
 
 
 def series(axes: Axes, model: str) -> list[float]:
@@ -82,9 +85,54 @@ def test_curves_of_other_images_or_settings_raise_unless_allowed() -> None:
     assert legend(curves_figure(few, allow_mixed=True)) == ["a", "b"]
 
 
-def test_curves_title_names_the_number_of_attacked_images() -> None:
+def test_curves_panel_names_the_number_of_attacked_images() -> None:
     few = make_result("a", attack_limit=24)
-    assert curves_figure([few]).get_suptitle().startswith("scenes test, 100 images, n = 24;")
+    assert panels(curves_figure([few]))["crop"].get_title(loc="left").endswith("\nn = 24")
+
+
+def test_curves_of_many_models_have_no_bands_and_a_legend_beside() -> None:
+    for count, bands in ((8, 1), (9, 0)):
+        figure = curves_figure([make_result(f"model {i}") for i in range(count)])
+        figure.draw_without_rendering()
+        axes = panels(figure)["crop"]
+        assert len(axes.collections) == bands
+        beside = figure.legends[0].get_window_extent().x0 > axes.get_window_extent().x1
+        assert beside == (not bands)
+
+
+def test_curves_show_given_names() -> None:
+    figure = curves_figure([make_result("a"), make_result("b")], names=["XCiT (ours)", "other"])
+    assert legend(figure) == ["XCiT (ours)", "other"]
+
+
+def test_plot_draws_a_figure_per_data_set_with_names(tmp_path: Path) -> None:
+    for data in ("scenes", "cifar10"):
+        save_result(tmp_path, make_result("a", data=data))
+        save_result(tmp_path, make_result("b", data=data))
+    ran = shiftbench(
+        "plot", tmp_path, "-m", "B (ours)=b", "-m", "a", "-o", tmp_path / "x.svg", code=0
+    )
+    assert "curves of 2 records of cifar10" in ran.err
+    assert {file.name for file in tmp_path.glob("*.svg")} == {"x-scenes.svg", "x-cifar10.svg"}
+
+
+def test_plot_paper_names_the_networks_that_are_missing(tmp_path: Path) -> None:
+    failures = {attack: spread(20, [1]) for attack in ("crop", "bilinear")}
+    save_result(tmp_path, make_result("xcit_small_12_p16_af", data="imagenet", failures=failures))
+    ran = shiftbench("plot", tmp_path, "--paper", "-o", tmp_path / "figure.png", code=0)
+    assert "not measured: CvT-13=hf:microsoft/cvt-13" in ran.err
+    assert (tmp_path / "figure.png").is_file()
+
+
+def test_overview_states_how_many_records_were_left_out() -> None:
+    results = [
+        make_result("a"),
+        make_result("b"),
+        make_result("c", failures={"half": spread(100, [])}),
+    ]
+    (table,) = leaderboard(score_cells(results))
+    title = overview_figure(table).axes[0].get_title(loc="left")
+    assert title.endswith("; 1 without a comparable crop score left out")
 
 
 def test_curves_of_missing_attacks_raise() -> None:
