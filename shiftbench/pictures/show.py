@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -16,10 +18,10 @@ from shiftbench.geometry import PAPER_RATIO, Geometry
 from shiftbench.grid import ORIGIN, Grid, Offset
 from shiftbench.shifts import ATTACKS, SHIFTS
 
-DEFAULT_OFFSETS: Mapping[str, Offset] = {
-    "integer": Offset(6, 6),
-    "half": Offset(0.5, 0.5),
-    "crop": Offset(6, 6),
+DEFAULT_OFFSETS: Mapping[str, Offset] = {  # of the paper's figure
+    "integer": Offset(16, 16),
+    "half": Offset(16.5, 16.5),
+    "crop": Offset(16, 16),
     "bilinear": Offset(0.5, 0.5),
 }
 _NAMES = {
@@ -28,6 +30,12 @@ _NAMES = {
     "crop": "crop",
     "bilinear": "bilinear",
 }
+
+
+def default_offsets(view: int) -> dict[str, Offset]:
+    """Return the paper's offsets; crops of a smaller view shift less, as its margin is smaller."""
+    most = float(min(16, (round(view * PAPER_RATIO) - view) // 2))
+    return {**DEFAULT_OFFSETS, "crop": Offset(most, most)}
 
 
 def parse_offset(text: str) -> tuple[str, Offset]:
@@ -54,15 +62,30 @@ def _picture(axes: Axes, view: Tensor, title: str) -> None:
 
 
 def _difference(axes: Axes, difference: Tensor, title: str) -> None:
-    """Draw the mean over channels; the title contains the range of the colors."""
+    """Draw the mean over channels, with a color bar."""
     mean = difference.mean(0)
     limit = max(float(mean.abs().quantile(0.99)), 1e-6)
-    axes.imshow(mean.numpy(), cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
-    axes.set_title(f"{title}, ±{limit:.2g}", fontsize=8)
+    drawn = axes.imshow(mean.numpy(), cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
+    axes.set_title(title, fontsize=8)
+    assert axes.figure is not None
+    bar = axes.figure.colorbar(drawn, ax=axes, location="bottom", shrink=0.8, aspect=30, pad=0.02)
+    bar.ax.tick_params(labelsize=7, length=2)
+    bar.ax.locator_params(nbins=3)
+
+
+def _detailed(image: Tensor, side: int) -> tuple[slice, slice]:
+    """Return the window of an image (channels, H, W) with the largest sum of gradients."""
+    gray = image.mean(0)
+    energy = torch.zeros_like(gray)
+    energy[1:] += gray.diff(dim=0).abs()
+    energy[:, 1:] += gray.diff(dim=1).abs()
+    sums = F.avg_pool2d(energy[None, None], side, stride=1)[0, 0]
+    top, left = divmod(int(sums.argmax()), sums.shape[1])
+    return slice(top, top + side), slice(left, left + side)
 
 
 def show_image(path: Path, *, offsets: Mapping[str, Offset], view: int = 224) -> Figure:
-    """Draw an image under each shift, its difference from the original, and an enlarged corner.
+    """Draw an image under each shift, what the shift changes, and its most detailed window.
 
     The image is cut as in the protocol: its shorter side is resized to view * 256 / 224. The panel
     below the original is the half-pixel sinc shift minus the bilinear shift at the same offset. The
@@ -95,20 +118,20 @@ def show_image(path: Path, *, offsets: Mapping[str, Offset], view: int = 224) ->
         axes.set_yticks([])
     zoom = max(8, view // 9)
     _picture(panels[0, 0], original, "original")
-    _picture(panels[2, 0], original[:, :zoom, -zoom:], f"upper right {zoom} px")
+    rows, columns = _detailed(original, zoom)
+    heading = f"{zoom} px with most detail\n(row {rows.start}, column {columns.start})"
+    _picture(panels[2, 0], original[:, rows, columns], heading)
     half = offsets.get("half", DEFAULT_OFFSETS["half"])
-    if reach(half) > margin:  # the bilinear shift would read beyond the canvas
-        panels[1, 0].set_visible(False)
-    else:
-        sinc, lerp = (SHIFTS.get(k).views(canvas, margin)(half)[0] for k in ("cyclic", "bilinear"))
-        heading = f"sinc minus bilinear, both\nat dy {half.dy:g}, dx {half.dx:g}"
-        _difference(panels[1, 0], sinc - lerp, heading)
+    part = Offset(half.dy % 1, half.dx % 1)  # the fraction of a pixel fits into any margin
+    sinc, lerp = (SHIFTS.get(k).views(canvas, margin)(part)[0] for k in ("cyclic", "bilinear"))
+    heading = f"sinc minus bilinear, both\nat dy {part.dy:g}, dx {part.dx:g}"
+    _difference(panels[1, 0], sinc - lerp, heading)
     for column, (attack, moved) in enumerate(shown.items(), start=1):
         place = f"dy {offsets[attack].dy:g}, dx {offsets[attack].dx:g}"
         _picture(panels[0, column], moved, f"{_NAMES[attack]}\n{place}")
         heading = f"values {float(moved.min()):.2f} to {float(moved.max()):.2f}\nminus the original"
         _difference(panels[1, column], moved - original, heading)
-        _picture(panels[2, column], moved[:, :zoom, -zoom:], "")
+        _picture(panels[2, column], moved[:, rows, columns], "")
     return figure
 
 

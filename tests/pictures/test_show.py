@@ -12,7 +12,12 @@ from PIL import Image
 
 from shiftbench.errors import DataError, UsageError
 from shiftbench.grid import Offset
-from shiftbench.pictures.show import DEFAULT_OFFSETS, parse_offset, show_image
+from shiftbench.pictures.show import (
+    DEFAULT_OFFSETS,
+    default_offsets,
+    parse_offset,
+    show_image,
+)
 
 
 @pytest.fixture
@@ -36,16 +41,25 @@ def test_show_every_shift_type_has_the_same_direction(photo: Path) -> None:
     np.testing.assert_allclose(bilinear, crop)
 
 
-def test_show_has_each_shift_its_difference_and_a_corner(photo: Path) -> None:
-    figure = show_image(photo, offsets=DEFAULT_OFFSETS, view=112)
-    assert len(figure.axes) == 15
+def test_show_has_each_shift_its_difference_with_colors_and_a_window(photo: Path) -> None:
+    figure = show_image(photo, offsets=default_offsets(112), view=112)
+    assert len(figure.axes) == 15 + 5  # a color bar per difference
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[0] == "original"
-    assert titles[2] == "cyclic, sinc\ndy 0.5, dx 0.5"
+    assert titles[2] == "cyclic, sinc\ndy 16.5, dx 16.5"
     assert titles[5].startswith("sinc minus bilinear")
     original, crop = pixels(figure, 0, 0), pixels(figure, 0, 3)
     assert original.shape == (112, 112, 3)
     np.testing.assert_allclose(pixels(figure, 1, 3), (crop - original).mean(-1), atol=1e-12)
+
+
+def test_show_enlarges_the_window_with_most_detail(tmp_path: Path) -> None:
+    pixels = np.full((128, 128, 3), 128, np.uint8)
+    pixels[70:90:2, 30:50] = 255  # stripes
+    Image.fromarray(pixels).save(tmp_path / "flat.png")
+    figure = show_image(tmp_path / "flat.png", offsets=default_offsets(112), view=112)
+    window = np.asarray(figure.axes[10].get_images()[0].get_array())
+    assert window.std() > 0.1
 
 
 def test_show_bad_input_raises(photo: Path, tmp_path: Path) -> None:
