@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import aft_models
-import shiftbench
 from shiftbench.data import ImageSet
 from shiftbench.errors import RecordError
 from shiftbench.files import cache_folder, write_text
@@ -67,8 +66,8 @@ def _files(path: Path) -> list[Path]:
 
 
 def _code() -> Iterator[Path]:
-    for package in (aft_models, shiftbench):
-        yield from Path(str(package.__file__)).parent.rglob("*.py")
+    for package in (Path(aft_models.__file__).parent, Path(__file__).parents[1]):
+        yield from package.rglob("*.py")
 
 
 def _sha256(content: bytes) -> str:
