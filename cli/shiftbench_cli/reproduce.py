@@ -10,6 +10,7 @@ import click
 from shiftbench.files import format_of, write_text
 from shiftbench.records.result import RUNS, load_records
 from shiftbench.report.formats import latex_escape, markdown_escape
+from shiftbench.report.hyperparameters import hyperparameters
 from shiftbench.report.paper import (
     TABLES,
     Answer,
@@ -19,10 +20,12 @@ from shiftbench.report.paper import (
     left_out,
     read_cards,
     read_claims,
+    read_published,
     rows_of,
 )
+from shiftbench.training.runtime import measure_runtimes
 from shiftbench_cli import options, render
-from shiftbench_cli.options import OPTIONS, PATH
+from shiftbench_cli.options import COUNT, OPTIONS, PATH
 
 IN_SUITE = ("imagenet_main", "realistic_shifts")  # tables that the suite `paper` covers
 ENDINGS = {".tex": "tex", ".csv": "csv", ".md": "md"}
@@ -41,6 +44,9 @@ LEGEND = "Each number: published, ours; then the difference with its 95% interva
     multiple=True,
     default=("runs",),
 )
+@options.device()
+@OPTIONS("-b --batch-size", "N", "Images per step of train_runtime.", type=COUNT, default=8)
+@OPTIONS.flag("--amp", "Use mixed precision for train_runtime.")
 @OPTIONS("-o --output", "FILE", "Also write the table: .tex, .csv or .md.", type=PATH)
 @options.printed("json", "csv")
 @options.plugins()
@@ -48,6 +54,9 @@ def command(
     table: str | None,
     folders: tuple[Path, ...],
     weights: tuple[Path, ...],
+    device: str,
+    batch_size: int,
+    amp: bool,
     output: Path | None,
     kind: str,
 ) -> None:
@@ -58,8 +67,20 @@ def command(
     reason. With a TABLE, the commands for the missing rows are printed.
 
     TABLE is imagenet_main, imagenet_ablation, finetune, scratch, heads, polynomial, batch_size or
-    realistic_shifts; by default all of them.
+    realistic_shifts; by default all of these. `train_runtime` times training steps on this machine,
+    and `hyperparameters` compares the recipes.
     """
+    if table in ("train_runtime", "hyperparameters"):
+        rows = (
+            _hyperparameters() if table == "hyperparameters" else _runtimes(device, batch_size, amp)
+        )
+        if output is not None:
+            write_text(output, _plain(rows, format_of(output, ENDINGS)))
+        if kind != "table":
+            render.print_rows(rows, kind)
+        else:
+            render.print_table(list(rows[0]), [list(row.values()) for row in rows])
+        return
     form = None if output is None else format_of(output, ENDINGS)
     # No records yet is no error here: commands are printed for all numbers.
     records = load_records(folders or [RUNS]) if folders or any(RUNS.rglob("record.json")) else []
@@ -75,6 +96,45 @@ def command(
         return
     for name, group in answers.items():
         _print_table(name, group, with_commands=table is not None)
+
+
+def _hyperparameters() -> list[dict[str, str]]:
+    return [
+        {
+            "parameter": one.name,
+            "published": one.published,
+            "ours": one.ours,
+            "same": "yes" if one.same else "no",
+        }
+        for one in hyperparameters()
+    ]
+
+
+def _runtimes(device: str, batch_size: int, amp: bool) -> list[dict[str, str]]:
+    """Time the models of the paper's table; ratios are those of the first model."""
+    published = {row["model"]: float(row["train_hours"]) for row in read_published("train_runtime")}
+    found = measure_runtimes(list(published), device=device, batch_size=batch_size, amp=amp)
+    first = found[0]
+    return [
+        {
+            "model": one.model,
+            "published hours": f"{published[one.model]:g}",
+            "published ratio": f"{published[one.model] / published[first.model]:.2f}",
+            "train ratio": f"{one.train / first.train:.2f}",
+            "train ms/image": f"{1000 * one.train:.1f}",
+            "forward ratio": f"{one.forward / first.forward:.2f}",
+            "forward ms/image": f"{1000 * one.forward:.1f}",
+        }
+        for one in found
+    ]
+
+
+def _plain(rows: Sequence[Mapping[str, str]], form: str) -> str:
+    """Return rows of the same keys as CSV, Markdown or LaTeX."""
+    if form == "csv":
+        return render.csv_text(rows)
+    head, body = list(rows[0]), [list(row.values()) for row in rows]
+    return _latex_table(head, body) if form == "tex" else _markdown_table(head, body)
 
 
 def _print_table(name: str, answers: Sequence[Answer], *, with_commands: bool) -> None:
@@ -164,17 +224,25 @@ def _file_text(answers: Mapping[str, Sequence[Answer]], form: str) -> str:
 
 
 def _markdown(name: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    about = f"**{name}**: {TABLES[name].about} ({TABLES[name].place}). {LEGEND}"
+    return f"{about}\n\n{_markdown_table(head, body)}"
+
+
+def _markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *([markdown_escape(c) for c in row] for row in body)]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"**{name}**: {TABLES[name].about} ({TABLES[name].place}). {LEGEND}\n\n{table}\n"
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _latex(name: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    lines = [" & ".join(map(latex_escape, row)) + r" \\" for row in (head, *body)]
     about = latex_escape(f"{TABLES[name].about} ({TABLES[name].place}). {LEGEND}")
+    return f"% {about}\n{_latex_table(head, body)}"
+
+
+def _latex_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    lines = [" & ".join(map(latex_escape, row)) + r" \\" for row in (head, *body)]
     rows = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
-    columns = "ll" + "r" * (len(head) - 2)
-    return f"% {about}\n\\begin{{tabular}}{{{columns}}}\n{rows}\n\\end{{tabular}}\n"
+    columns = "l" + "r" * (len(head) - 1)
+    return f"\\begin{{tabular}}{{{columns}}}\n{rows}\n\\end{{tabular}}\n"
 
 
 def _row(answered: Answer) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from dataclasses import replace
@@ -20,6 +21,7 @@ from aft_models.training.recipes import get_recipe
 from shiftbench.errors import UsageError
 from shiftbench.records.result import Result, load_records
 from shiftbench.report import paper
+from shiftbench.report.hyperparameters import hyperparameters
 from shiftbench.report.paper import (
     PUBLISHED,
     TABLES,
@@ -29,6 +31,7 @@ from shiftbench.report.paper import (
     left_out,
     read_claims,
 )
+from shiftbench.training.runtime import measure_runtimes
 from shiftbench_cli.main import cli, main
 
 MODEL = "xcit_nano_12_p16"
@@ -298,3 +301,29 @@ def test_every_printed_form_works(
     words = shlex.split(FORMS[shape].rpartition(" && ")[2])
     entry = words[words.index("--name" if "--name" in words else "-m") + 1]
     assert record.model.name == entry.replace(MODEL, "xcit_pico_6_p8")
+
+
+def test_reproduce_hyperparameters_are_those_of_the_recipes(tmp_path: Path) -> None:
+    found = {one.name: one for one in hyperparameters()}
+    assert len(found) == 12
+    assert all(one.same for one in found.values())
+    assert found["base_lr"].ours == "0.001 (baseline), 0.0005 (AF, APS)"
+    assert not replace(found["base_lr"], ours="0.001").same
+    ran = shiftbench("reproduce", "hyperparameters", "-o", tmp_path / "table.md", code=0)
+    assert "stochastic_depth" in ran.out
+    assert len((tmp_path / "table.md").read_text().splitlines()) == 14
+
+
+def test_list_recipe_shows_every_field_per_variant() -> None:
+    fields = json.loads(shiftbench("list", "recipes", "xcit-imagenet", "--format", "json").out)
+    by_name = {entry.pop("name"): list(entry.values()) for entry in fields}
+    assert by_name["batch_size"] == ["1024", "512", "1024", "512"]
+    assert by_name["drop_path"] == ["0.0", "0.0", "0.05", "0.05"]
+    assert len(by_name) == len(get_recipe("xcit-imagenet").settings()) + 1
+
+
+def test_measure_runtimes_are_per_image_and_positive() -> None:
+    names = ["xcit_pico_6_p8", "xcit_pico_6_p8_af"]
+    plain, alias_free = measure_runtimes(names, device="cpu", batch_size=2, size=32, rounds=2)
+    assert 0 < plain.forward < plain.train
+    assert alias_free.model == "xcit_pico_6_p8_af"
