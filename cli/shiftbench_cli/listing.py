@@ -14,6 +14,9 @@ import click
 from shiftbench_cli import options, render
 from shiftbench_cli.options import Choice
 
+PAPER_MODELS = tuple(
+    f"xcit_{size}_12_p16{variant}" for size in ("nano", "small") for variant in ("", "_aps", "_af")
+)
 Entry = Mapping[str, str | bool]  # columns of a line; the first one is `name`
 
 
@@ -73,6 +76,23 @@ KINDS: Mapping[str, Callable[[], Sequence[Entry]]] = {
 }
 
 
+def _recipe_fields(name: str) -> list[Entry]:
+    """List every field of a recipe, with a column per group of models that it adjusts to."""
+    from aft_models.training.recipes import get_recipe
+
+    recipe = get_recipe(name)
+    groups: dict[tuple[str, ...], list[str]] = {}  # values -> models
+    for model in PAPER_MODELS if recipe.adjust else ("value",):
+        own = recipe.for_model(model)
+        fields = {**own.settings(), "peak_lr": own.peak_lr}
+        groups.setdefault(tuple(map(str, fields.values())), []).append(model)
+    columns = {"\n".join(models): values for values, models in groups.items()}
+    return [
+        {"name": field, **{models: values[i] for models, values in columns.items()}}
+        for i, field in enumerate(fields)
+    ]
+
+
 def _matches(name: str, pattern: str) -> bool:
     """Match as a shell does; a plain word matches anywhere, and `swin*` also timm:swin_..."""
     if not any(character in pattern for character in "*?["):
@@ -88,9 +108,12 @@ def _matches(name: str, pattern: str) -> bool:
 def command(what: str, pattern: str, kind: str) -> int:
     """List names of a KIND; PATTERN filters them, for example 'xcit*af*'.
 
-    KIND is models, datasets, attacks, metrics, remedies, recipes or suites.
+    KIND is models, datasets, attacks, metrics, remedies, recipes or suites. The name of a recipe
+    lists its fields, with a column per kind of model that it adjusts to.
     """
     entries = [entry for entry in KINDS[what]() if _matches(str(entry["name"]), pattern)]
+    if what == "recipes" and [entry["name"] for entry in entries] == [pattern]:
+        entries = _recipe_fields(pattern)
     if kind == "json":
         render.print_json(entries)
     elif entries:
