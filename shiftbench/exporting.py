@@ -25,7 +25,7 @@ from aft_models.remedies.inputs import InputRemedy, ShownNetwork
 from aft_models.remedies.repair import reports
 from shiftbench.data import ImageSet, load_dataset
 from shiftbench.data.canvases import Canvases
-from shiftbench.errors import ModelError, UsageError
+from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.geometry import geometry_for
 from shiftbench.identity import Identity
 from shiftbench.models import Model, load_model
@@ -317,9 +317,9 @@ def _content(model: Model, ending: str, info: ExportInfo) -> bytes:
             )
         return export_pt2(deployed, shape, dtype=dtype, extra_files={EXTRA_FILE: info.to_json()})
     except AftModelsError as error:
-        raise type(error)(
-            str(error).replace("_Deployed", model.name).replace("model.", "")
-        ) from error
+        # The wrapper's own name and attribute are not the user's.
+        text = str(error).replace(_Deployed.__name__, model.name, 1)
+        raise AftModelsError(text.replace("the module model.", "the module ", 1)) from error
 
 
 def _load(temporary: Path, path: Path) -> Model:
@@ -349,7 +349,8 @@ class _Comparison:
         step = max(1, len(dataset) // count)  # spread over the classes
         indices = range(0, len(dataset), step)[:count]
         batch = Canvases(dataset, geometry, list(indices), skip_bad=True).take(len(indices))
-        assert batch is not None
+        if batch is None or not len(batch):
+            raise DataError(f"expected at least 1 readable image of {dataset.name}, got none")
         facts = model.preprocessing
         images = normalize(batch.canvas, facts.mean, facts.std)
         predictor = _predictor(model)

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 import aft_models
 import shiftbench
 from aft_models.errors import AftModelsError
-from aft_models.remedies import REMEDIES
+from aft_models.remedies import REMEDIES, Remedy
+from aft_models.remedies.inputs import InputRemedy, Undo, same
 from shiftbench import exporting
 from shiftbench.data import Scenes
 from shiftbench.errors import ModelError, UsageError
+from shiftbench.geometry import geometry_for
 from shiftbench.models import load_model
 from shiftbench.running.job import Settings
 from shiftbench.running.runner import Execution, run
@@ -107,6 +109,31 @@ def test_onnx_file_and_remedy_become_one_graph(
     mean, std = (torch.tensor(x).view(3, 1, 1) for x in ((0.5, 0.4, 0.3), (0.25, 0.3, 0.2)))
     images = (bytes_ / 255 - mean) / std
     torch.testing.assert_close(both(images), original(images), rtol=0, atol=1e-4)
+
+
+class Halved(InputRemedy):
+    """The inner pixels of an image of twice the resolution, averaged."""
+
+    margin, scale = 3, 2
+
+    def show(self, images: Tensor) -> tuple[Tensor, Undo]:
+        return nn.functional.avg_pool2d(images, 2)[..., 3:-3, 3:-3], same
+
+
+def test_export_keeps_margin_and_scale_of_plugin(
+    net: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = Remedy("halved", "view", "half the size", ("position",), input=True, function=Halved)
+    monkeypatch.setitem(REMEDIES, "halved", entry)
+    path = tmp_path / "m.onnx"
+    result = shiftbench.export(f"{net}+halved", path, images=2)
+    assert (result.view, result.resize) == (2 * (24 + 2 * 3), 2 * 27)
+    original, loaded = load_model(f"{net}+halved"), load_model(str(path))
+    facts = loaded.preprocessing
+    assert (facts.size, facts.margin, facts.scale, facts.input_size) == (24, 3, 2, 60)
+    assert geometry_for(facts, pad="reflect") == geometry_for(original.preprocessing, pad="reflect")
+    images = torch.randn(3, 3, 60, 60)
+    torch.testing.assert_close(loaded(images), original(images), rtol=0, atol=1e-4)
 
 
 def test_input_remedy_wraps_files_and_callables(net: str, tmp_path: Path) -> None:
