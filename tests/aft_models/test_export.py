@@ -92,7 +92,10 @@ class Calls(nn.Module):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda x: torch.linalg.svdvals(x).flatten(1), r"the operator aten\._linalg_svd .*has no ONNX"),
+        (
+            lambda x: torch.linalg.svdvals(x).flatten(1),
+            r"the operator aten\._linalg_svd .*has no ONNX",
+        ),
         (lambda x: x.flatten(1) * (1 if x.sum() > 0 else 2), "branches on the values of a tensor"),
         (lambda x: x.flatten(1) + torch.zeros(2, 1), "fixes the batch size"),
     ],
