@@ -303,7 +303,7 @@ def test_camera_attack_on_image_files_raises(bench: Bench, tmp_path: Path) -> No
 def test_missing_margin_raises_with_ways_out(bench: Bench, tmp_path: Path) -> None:
     images = load_dataset(f"folder:{image_folder(tmp_path)}")
     settings = Settings(attacks=("crop",), max_shift=6, skip_bad=True)
-    with pytest.raises(UsageError, match=r"adversarial_crop needs 6 pixels.*--pad"):
+    with pytest.raises(UsageError, match=r"crop \(6 px\) needs a margin of 6 px.*--pad"):
         run(bench.model, images, settings, tmp_path, execution=CPU)
     padded = replace(settings, pad="reflect", max_shift=3)
     result = run(bench.model, images, padded, tmp_path, execution=CPU).record
