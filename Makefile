@@ -57,6 +57,7 @@ bench: install
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/coverage.py
 
 # The site goes to build/site; a broken link or an unreadable docstring is an error.
 docs: install
