@@ -23,8 +23,8 @@ def test_missing_files_are_reported_without_errno(tmp_path: Path) -> None:
         load_dataset(f"csv:{tmp_path / 'images.csv'}")
     assert "Errno" not in str(caught.value)
     (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "x.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"map.json: no such file or directory"):
-        (tmp_path / "cat" / "x.png").write_bytes(b"")
         load_dataset(f"folder:{tmp_path}", class_map=tmp_path / "map.json")
     with pytest.raises(RecordError) as record:
         load_record(tmp_path / "nowhere")
