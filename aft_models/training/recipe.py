@@ -109,9 +109,7 @@ class Recipe:
         yield self.zoom == (1.0, 1.0) or fits, "zoom", expected
         expected = "0, or for windows cut from a canvas a fraction of the epochs"
         yield self.settle == 0 or (windowed and 0 < self.settle <= 1), "settle", expected
-        expected = (
-            f"below the {self.epochs} epochs (add --set warmup_epochs={0.05 * self.epochs:g})"
-        )
+        expected = f"below `epochs` ({self.epochs}; add --set warmup_epochs={0.05 * self.epochs:g})"
         yield 0 <= self.warmup_epochs < self.epochs, "warmup_epochs", expected
         expected = f"one of {', '.join(INTERPOLATIONS)}"
         yield self.interpolation in ("", *INTERPOLATIONS), "interpolation", expected
