@@ -137,6 +137,8 @@ class Evaluation:
         identity = {
             "schema": SCHEMA,
             "model": record.model.identity,
+            "mean": list(record.model.mean),
+            "std": list(record.model.std),
             "data": record.data.name,
             "geometry": {k: v for k, v in record.data.geometry.items() if k != "margin"},
             **record.settings,

@@ -145,6 +145,8 @@ def save_result(root: Path, result: Result) -> Result:
     identity = {
         "schema": SCHEMA,
         "model": result.model.identity,
+        "mean": list(result.model.mean),
+        "std": list(result.model.std),
         "data": result.data.name,
         "geometry": {k: v for k, v in result.data.geometry.items() if k != "margin"},
         "classes": CLASSES,

@@ -94,6 +94,8 @@ def _identity_problems(record: Result) -> list[str]:
         geometry = {k: v for k, v in record.data.geometry.items() if k != "margin"}
         stated = {
             "model": record.model.identity,
+            "mean": list(record.model.mean),
+            "std": list(record.model.std),
             "data": record.data.name,
             "geometry": geometry,
             **record.settings,

@@ -216,6 +216,8 @@ class Job:
         return {
             "schema": SCHEMA,
             "model": self.model.identity.to_json(),
+            "mean": list(self.model.preprocessing.mean),
+            "std": list(self.model.preprocessing.std),
             "data": self.dataset.name,
             "split": self.dataset.split,
             "classes": self.model.num_classes,

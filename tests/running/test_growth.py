@@ -161,6 +161,13 @@ def test_other_weights_under_the_same_name_raise(bench: Bench, tmp_path: Path) -
         run(other, bench.images, BASE, tmp_path, execution=CPU)
 
 
+def test_other_normalization_under_the_same_name_raises(bench: Bench, tmp_path: Path) -> None:
+    bench.run(tmp_path)
+    other = Model(bench.network, {**PREPROCESSING, "mean": 0.4}, name="sensitive")
+    with pytest.raises(RecordError, match=r"mean was \[0\.5, .*, is \[0\.4, "):
+        run(other, bench.images, BASE, tmp_path, execution=CPU)
+
+
 def test_interrupted_run_saves_cells_and_continues(bench: Bench, tmp_path: Path) -> None:
     bench.network.seen = 0
     with pytest.raises(StopError):
