@@ -32,7 +32,7 @@ RECIPE = Recipe(
     canvas=20,
     ema_decay=0.9,
 )
-STEADY = replace(RECIPE, shift=2, consistency=4.0)
+SHIFT_CONSISTENCY = replace(RECIPE, shift=2, consistency=4.0)
 
 
 def scenes(count: int = 48) -> PixelSet:
