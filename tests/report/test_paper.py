@@ -176,7 +176,7 @@ def test_reproduce_works_outside_of_the_source_tree(
     assert PUBLISHED.parent.name == "shiftbench"
     ran = shiftbench("reproduce", code=0)
     assert "6 of 6 rows are not measured: `shiftbench reproduce imagenet_main`" in ran.out
-    assert len(ran.out.splitlines()) < 160
+    assert len(ran.out.splitlines()) < 200
 
 
 def test_commands_take_the_fewest_metrics() -> None:
