@@ -35,6 +35,9 @@ _LABEL = re.compile(r"^\s*([^=,\\]+?)\s*=\s*(.+)$", re.DOTALL)
 _FUNCTION = re.compile(r"[^,]+\.py:[^\W\d]\w*")  # FILE.py:FUNCTION
 
 
+FILE_SOURCES = ("onnx", "script", "pt2")  # one file per model, which names it
+
+
 @dataclass(frozen=True)
 class ModelName:
     """A model's name, split into its parts.
@@ -67,6 +70,8 @@ class ModelName:
         """
         if self.source == EXPORTED and not parents:  # files are named by their card
             return "/".join(file.stem for file in Path(self.name).glob("*.safetensors"))
+        if self.source in FILE_SOURCES and not parents:  # options are part of a record's identity
+            return Path(self.name).name
         words = [self.name, *(word for word in self.options.values() if isinstance(word, str))]
         words += [word.rpartition(":")[0] for word in words]  # FILE.py:FUNCTION
         text = self.text

@@ -144,3 +144,12 @@ for text in ("zoo:resnet50", "timm:resnet50+circlar"):
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_onnx_files_are_named_by_their_file_unless_options_distinguish_them(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"")
+    assert str(parse_model(f"{path},mean=0.5,std=0.5+vote:2")) == "net.onnx+vote:2"
+    one, other = parse_models([f"{path},mean=0.5,std=0.5", f"{path},mean=0.0,std=1.0"])
+    assert str(one) != str(other)
+    assert str(one).endswith("net.onnx,mean=0.5,std=0.5")

@@ -79,7 +79,7 @@ def test_onnx_any_batch_size_and_layout(
 ) -> None:
     path = write(tmp_path / "net.onnx", batch=batch, channels_last=channels_last)
     loaded = load_model(f"onnx:{path}")
-    assert (loaded.name, loaded.source, loaded.num_classes) == ("onnx:net.onnx", "onnx", CLASSES)
+    assert (loaded.name, loaded.source, loaded.num_classes) == ("net.onnx", "onnx", CLASSES)
     assert loaded.preprocessing.input_size == 16
     assert loaded.parameter_count == WEIGHTS.size + BIAS.size
     images = torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(count))
@@ -164,7 +164,7 @@ def test_onnx_digest_covers_external_data(external: bool, tmp_path: Path) -> Non
             "",
             {"class_names": ["a"]},
             ModelError,
-            "a name for each of the 4 classes of onnx:net.onnx, got 1",
+            "a name for each of the 4 classes of net.onnx, got 1",
         ),
         ({"side": 3}, "", None, ModelError, "fails on images of 3 x 3"),
     ],
