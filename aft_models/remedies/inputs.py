@@ -81,7 +81,8 @@ def show_all(
 
 def _require_size(remedies: Sequence[InputRemedy], images: Tensor, size: int) -> None:
     """Raise AftModelsError if remedies would give the network images of another size."""
-    margin, scale = sum(r.margin for r in remedies), prod(r.scale for r in remedies)
+    # Lists: torch.compile cannot trace generator expressions here.
+    margin, scale = sum([r.margin for r in remedies]), prod([r.scale for r in remedies])
     needed = scale * (size + 2 * margin)
     height, width = images.shape[-2:]
     if (margin or scale > 1) and (height, width) != (needed, needed):
