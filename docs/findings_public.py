@@ -11,7 +11,8 @@ from findings_measurements import correlation_cell
 from findings_records import at, committed, count, difference, extent, shown, table
 from matplotlib.figure import Figure
 
-from shiftbench.records.result import Result, select
+from shiftbench.records.folder import select
+from shiftbench.records.result import Result
 from shiftbench.report.formats import to_markdown
 from shiftbench.report.plots import overview_figure, short_name
 from shiftbench.report.scores import leaderboard, score_cells

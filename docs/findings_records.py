@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from shiftbench.records.compare import compare
-from shiftbench.records.result import Result, image_ids, load_records
+from shiftbench.records.folder import load_records
+from shiftbench.records.result import Result, image_ids
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS
 from shiftbench.statistics import Score, mean_score

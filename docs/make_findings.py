@@ -28,7 +28,7 @@ from findings_records import (
 from findings_remedies import ablation, cured, cured_paired
 from matplotlib.figure import Figure
 
-from shiftbench.records.result import select
+from shiftbench.records.folder import select
 from shiftbench.report.formats import update_between_markers
 from shiftbench.report.plots import curves_figure, save_figure
 from shiftbench.scores import ACCURACY, ScoreName

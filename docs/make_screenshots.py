@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from shiftbench.records.result import load_records
+from shiftbench.records.folder import load_records
 from shiftbench.report.page import render_page
 from shiftbench.report.scores import leaderboard, score_cells
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from shiftbench.grid import Grid, Offset
     from shiftbench.models import load_model
     from shiftbench.records.compare import compare
-    from shiftbench.records.result import Result, load_record, load_records
+    from shiftbench.records.folder import load_record, load_records
+    from shiftbench.records.result import Result
     from shiftbench.running.job import AttackSpec, Settings
     from shiftbench.running.runner import run
     from shiftbench.running.suite import RunSpec, read_suite
@@ -78,7 +79,8 @@ _MODULES = {  # module -> its public names
     "grid": ("Grid", "Offset"),
     "models": ("load_model",),
     "records.compare": ("compare",),
-    "records.result": ("Result", "load_record", "load_records"),
+    "records.folder": ("load_record", "load_records"),
+    "records.result": ("Result",),
     "running.job": ("AttackSpec", "Settings"),
     "running.runner": ("run",),
     "running.suite": ("RunSpec", "read_suite"),

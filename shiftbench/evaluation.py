@@ -26,14 +26,8 @@ from shiftbench.errors import DataError, ModelError, UsageError, first_line, no_
 from shiftbench.geometry import Geometry
 from shiftbench.metrics.base import Request, plan_metrics
 from shiftbench.models import Model
-from shiftbench.records.result import (
-    SCHEMA,
-    Result,
-    derive_result,
-    record_folder,
-    save_tables,
-    write_record,
-)
+from shiftbench.records.folder import record_folder, save_tables, write_record
+from shiftbench.records.result import SCHEMA, Result, derive_result
 from shiftbench.records.sections import DataInfo, ModelInfo
 from shiftbench.running.job import Settings, attack_names
 from shiftbench.running.predict import (

@@ -13,15 +13,8 @@ from shiftbench.metrics.accuracy import Accuracy
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.metrics.base import Metric, Request
 from shiftbench.metrics.consistency import Consistency
-from shiftbench.records.result import (
-    SCHEMA,
-    Result,
-    derive_result,
-    load_record,
-    record_folder,
-    save_tables,
-    write_record,
-)
+from shiftbench.records.folder import load_record, record_folder, save_tables, write_record
+from shiftbench.records.result import SCHEMA, Result, derive_result
 from shiftbench.records.sections import DataInfo, ModelInfo
 from shiftbench.shifts import ATTACKS
 from shiftbench.tables import CLEAN, DIGEST, LABEL, Cells, Tables

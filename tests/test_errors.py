@@ -8,7 +8,7 @@ import pytest
 
 from shiftbench.data import load_dataset
 from shiftbench.errors import DataError, RecordError, first_line, reason
-from shiftbench.records.result import load_record
+from shiftbench.records.folder import load_record
 
 
 def test_reason_of_system_error_has_no_number_or_path() -> None:

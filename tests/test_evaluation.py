@@ -18,7 +18,7 @@ import shiftbench
 from shiftbench.errors import DataError, ModelError, UsageError
 from shiftbench.evaluation import Evaluation
 from shiftbench.records.compare import compare
-from shiftbench.records.result import load_record, load_records
+from shiftbench.records.folder import load_record, load_records
 from shiftbench.records.verify import contradictions
 from shiftbench.shifts import ATTACKS, SHIFTS
 

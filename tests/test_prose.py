@@ -9,7 +9,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from shiftbench.records.compare import compare
-from shiftbench.records.result import Result, load_records
+from shiftbench.records.folder import load_records
+from shiftbench.records.result import Result
 from shiftbench.report.formats import markers
 from shiftbench.scores import ScoreName
 from shiftbench.statistics import PairedComparison

@@ -10,7 +10,8 @@ import click
 from shiftbench.errors import UsageError
 from shiftbench.files import format_of
 from shiftbench.records.compare import Difference, compare
-from shiftbench.records.result import RUNS, Result, find, load_records
+from shiftbench.records.folder import RUNS, find, load_records
+from shiftbench.records.result import Result
 from shiftbench.statistics import holm
 from shiftbench_cli import options, render
 from shiftbench_cli.options import COUNT, OPTIONS, PATH

@@ -8,7 +8,7 @@ import click
 
 from shiftbench.errors import UsageError
 from shiftbench.files import format_of, write_text
-from shiftbench.records.result import RUNS, load_records, select
+from shiftbench.records.folder import RUNS, load_records, select
 from shiftbench.report.formats import (
     FORMATS,
     to_images_csv,

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from shiftbench.errors import UsageError
 from shiftbench.files import file_safe, format_of
-from shiftbench.records.result import RUNS, Result, load_records, select
+from shiftbench.records.folder import RUNS, load_records, select
+from shiftbench.records.result import Result
 from shiftbench.report.plots import (
     ENDINGS,
     curves_figure,

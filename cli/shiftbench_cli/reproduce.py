@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from shiftbench.files import format_of, write_text
-from shiftbench.records.result import RUNS, load_records
+from shiftbench.records.folder import RUNS, load_records
 from shiftbench.report.formats import latex_escape, markdown_escape
 from shiftbench.report.hyperparameters import hyperparameters
 from shiftbench.report.paper import (

@@ -213,7 +213,7 @@ def command(
     if suite is None:
         parse_models(models)  # a wrong name is an error before torch is imported
     from shiftbench.logs import log_result
-    from shiftbench.records.result import RUNS, load_record, record_folder
+    from shiftbench.records.folder import RUNS, load_record, record_folder
     from shiftbench.report.public import public_results
     from shiftbench.report.scores import DEFAULT_SORT, score_cells
     from shiftbench.report.scores import leaderboard as build_tables
@@ -317,7 +317,7 @@ def _limits(specs: Sequence[RunSpec], below: Sequence[str], above: Sequence[str]
 
 
 def _discard(specs: Sequence[RunSpec], folder: Path) -> None:
-    from shiftbench.records.result import record_folder
+    from shiftbench.records.folder import record_folder
 
     for spec in specs:
         shutil.rmtree(record_folder(folder, spec.shown, spec.load_data().name), ignore_errors=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from shiftbench.errors import UsageError
-from shiftbench.records.result import load_records
+from shiftbench.records.folder import load_records
 from shiftbench_cli import options, render
 from shiftbench_cli.options import OPTIONS, PATH
 

@@ -20,13 +20,8 @@ from shiftbench.errors import RecordError
 from shiftbench.files import write_atomic
 from shiftbench.identity import Identity
 from shiftbench.metrics.base import Request
-from shiftbench.records.result import (
-    RECORD_FILE,
-    TABLES_FOLDER,
-    VERIFIED_FILE,
-    Result,
-    derive_result,
-)
+from shiftbench.records.folder import RECORD_FILE, VERIFIED_FILE
+from shiftbench.records.result import TABLES_FOLDER, Result, derive_result
 from shiftbench.scores import ScoreName
 from shiftbench.statistics import Score
 from shiftbench.tables import DTYPES, PROBABILITY, read_tables, table_files

@@ -18,14 +18,8 @@ from pathlib import Path, PurePosixPath
 from shiftbench.data.base import ImageSet, subset
 from shiftbench.errors import DataError
 from shiftbench.files import write_atomic
-from shiftbench.records.result import (
-    RECORD_FILE,
-    TABLES_FOLDER,
-    Result,
-    load_records,
-    record_folder,
-    select,
-)
+from shiftbench.records.folder import RECORD_FILE, load_records, record_folder, select
+from shiftbench.records.result import TABLES_FOLDER, Result
 from shiftbench.tables import table_files
 
 ARCHIVE = "public.tar.xz"

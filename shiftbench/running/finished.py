@@ -23,7 +23,8 @@ from shiftbench.identity import plugin_digests
 from shiftbench.metrics.base import METRICS
 from shiftbench.models import parse_model
 from shiftbench.models.names import EXPORTED
-from shiftbench.records.result import RECORD_FILE, TABLES_FOLDER, load_record
+from shiftbench.records.folder import RECORD_FILE, load_record
+from shiftbench.records.result import TABLES_FOLDER
 from shiftbench.running.job import Settings
 from shiftbench.running.runner import RunResult
 from shiftbench.shifts import SHIFTS

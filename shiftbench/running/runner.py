@@ -22,15 +22,8 @@ from shiftbench.data import CanvasBatch, Canvases, ImageSet, RenderedSet, load_d
 from shiftbench.errors import DataError, RecordError, UsageError
 from shiftbench.metrics.base import Request, read_cells, remaining_passes
 from shiftbench.models import Model, load_model
-from shiftbench.records.result import (
-    RECORD_FILE,
-    TABLES_FOLDER,
-    Result,
-    derive_result,
-    load_record,
-    record_folder,
-    write_record,
-)
+from shiftbench.records.folder import RECORD_FILE, load_record, record_folder, write_record
+from shiftbench.records.result import TABLES_FOLDER, Result, derive_result
 from shiftbench.running import Progress, ProgressCallback
 from shiftbench.running.job import Job, Settings, make_job
 from shiftbench.running.predict import (

@@ -26,7 +26,7 @@ from shiftbench.errors import ShiftbenchError, UsageError, first_line
 from shiftbench.files import file_safe
 from shiftbench.models import Model, load_model, parse_model
 from shiftbench.models.sources import SOURCES
-from shiftbench.records.result import record_folder
+from shiftbench.records.folder import record_folder
 from shiftbench.registry import unknown_name
 from shiftbench.running import ProgressCallback
 from shiftbench.running.finished import find_finished, note_finished, run_digest

@@ -15,7 +15,8 @@ from shiftbench.data import ImageSet, load_dataset, relabeled
 from shiftbench.errors import UsageError
 from shiftbench.metrics.base import Request, read_cells
 from shiftbench.models import Model, load_model
-from shiftbench.records.result import Result, load_record
+from shiftbench.records.folder import load_record
+from shiftbench.records.result import Result
 from shiftbench.records.verify import contradictions, save_verification
 from shiftbench.running.job import Job, canvas_for
 from shiftbench.running.predict import choose_device, float32_arithmetic, predict_cells

@@ -9,7 +9,8 @@ import pytest
 from aft_models.cards import BUNDLED, list_weights, weights_card
 from shiftbench.data import load_dataset
 from shiftbench.models import load_model
-from shiftbench.records.result import Result, find, load_records
+from shiftbench.records.folder import find, load_records
+from shiftbench.records.result import Result
 from shiftbench.running.job import Settings
 from shiftbench.running.runner import Execution, run
 from shiftbench.scores import ACCURACY

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from command_line import shiftbench
 
-from shiftbench.records.result import Result, load_records
+from shiftbench.records.folder import load_records
+from shiftbench.records.result import Result
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 

@@ -18,7 +18,8 @@ from command_line import shiftbench
 from safetensors.torch import load_file, save_file
 
 from shiftbench.data import Scenes
-from shiftbench.records.result import Result, load_records
+from shiftbench.records.folder import load_records
+from shiftbench.records.result import Result
 from shiftbench.scores import ScoreName
 
 SIDE, KNOWN, CLASSES = 24, 40, 12  # the model is fitted to the first KNOWN images

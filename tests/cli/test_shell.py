@@ -17,7 +17,8 @@ from click.shell_completion import BashComplete
 from command_line import shiftbench
 
 from shiftbench.records.compare import compare
-from shiftbench.records.result import Result, load_records, select
+from shiftbench.records.folder import load_records, select
+from shiftbench.records.result import Result
 from shiftbench.report.scores import leaderboard, score_cells
 from shiftbench.running import Progress
 from shiftbench_cli import render

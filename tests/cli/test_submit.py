@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from command_line import shiftbench
 
-from shiftbench.records.result import load_record
+from shiftbench.records.folder import load_record
 from shiftbench.tables import read_tables, table_files
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="job scripts are for bash")

@@ -17,16 +17,16 @@ from sample_records import make_record, make_result, make_trio, save_result, spr
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.files import file_safe, write_atomic
 from shiftbench.metrics import METRICS
-from shiftbench.records.result import (
+from shiftbench.records.folder import (
     RUNS,
     find,
     load_record,
     load_records,
-    paired,
     result_from_json,
     select,
     write_record,
 )
+from shiftbench.records.result import paired
 from shiftbench.scores import ACCURACY, ScoreName
 from shiftbench.statistics import mean_score
 from shiftbench.tables import table_files

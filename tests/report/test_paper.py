@@ -19,7 +19,8 @@ from sample_records import make_result, save_result, spread
 from aft_models.cards import WeightsCard, weights_card
 from aft_models.training.recipes import get_recipe
 from shiftbench.errors import UsageError
-from shiftbench.records.result import Result, load_records
+from shiftbench.records.folder import load_records
+from shiftbench.records.result import Result
 from shiftbench.report import paper
 from shiftbench.report.hyperparameters import hyperparameters
 from shiftbench.report.paper import (

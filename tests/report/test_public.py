@@ -12,7 +12,7 @@ from sample_records import make_record
 
 from shiftbench.data.base import ImageSet
 from shiftbench.errors import DataError
-from shiftbench.records.result import load_records, select
+from shiftbench.records.folder import load_records, select
 from shiftbench.records.verify import contradictions
 from shiftbench.report.public import ARCHIVE, SUFFIX, narrowed, public_results, write_public
 from shiftbench.report.scores import leaderboard, score_cells

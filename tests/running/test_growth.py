@@ -29,7 +29,8 @@ from small_runs import (
 
 from shiftbench.errors import RecordError, UsageError
 from shiftbench.models import Model
-from shiftbench.records.result import Result, load_record
+from shiftbench.records.folder import load_record
+from shiftbench.records.result import Result
 from shiftbench.records.verify import contradictions
 from shiftbench.running import runner
 from shiftbench.running.job import Settings, make_job

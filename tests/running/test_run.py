@@ -27,7 +27,8 @@ from shiftbench.data import load_dataset, subset
 from shiftbench.errors import DataError, ModelError, RecordError, UsageError
 from shiftbench.grid import ORIGIN, Grid
 from shiftbench.models import Model
-from shiftbench.records.result import Result, load_record
+from shiftbench.records.folder import load_record
+from shiftbench.records.result import Result
 from shiftbench.running import Progress, runner
 from shiftbench.running.job import Settings, attack_names, make_job
 from shiftbench.running.predict import choose_device

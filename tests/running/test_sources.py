@@ -15,7 +15,7 @@ from aft_models.cards import list_weights
 from shiftbench.data import load_dataset
 from shiftbench.errors import DataError, UsageError
 from shiftbench.models import Model, load_model
-from shiftbench.records.result import load_record
+from shiftbench.records.folder import load_record
 from shiftbench.running.job import Settings, make_job
 from shiftbench.running.runner import Execution, load_ahead, run
 

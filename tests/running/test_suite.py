@@ -15,7 +15,8 @@ from shiftbench.errors import UsageError
 from shiftbench.geometry import Geometry
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.models import Model
-from shiftbench.records.result import Result, load_records
+from shiftbench.records.folder import load_records
+from shiftbench.records.result import Result
 from shiftbench.report.paper import read_claims
 from shiftbench.running.finished import run_digest
 from shiftbench.running.job import AttackSpec

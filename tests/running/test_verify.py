@@ -19,15 +19,8 @@ from shiftbench.errors import UsageError
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.metrics.base import Request
 from shiftbench.models import Model
-from shiftbench.records.result import (
-    RECORD_FILE,
-    TABLES_FOLDER,
-    Result,
-    derive_result,
-    load_record,
-    save_tables,
-    write_record,
-)
+from shiftbench.records.folder import RECORD_FILE, load_record, save_tables, write_record
+from shiftbench.records.result import TABLES_FOLDER, Result, derive_result
 from shiftbench.records.verify import contradictions, read_verification, save_verification
 from shiftbench.running.runner import run
 from shiftbench.running.verify import predict_again, verify
