@@ -13,11 +13,11 @@ from shiftbench.report.formats import latex_escape, markdown_escape
 from shiftbench.report.hyperparameters import hyperparameters
 from shiftbench.report.paper import (
     TABLES,
-    Answer,
-    answer,
+    Match,
     commands,
     comparison_rows,
     left_out,
+    match_claims,
     read_cards,
     read_claims,
     read_published,
@@ -85,16 +85,17 @@ def command(
     # No records yet is no error here: commands are printed for all numbers.
     records = load_records(folders or [RUNS]) if folders or any(RUNS.rglob("record.json")) else []
     cards = read_cards(weights)
-    answers = {
-        name: answer(read_claims(name), records, cards) for name in ([table] if table else TABLES)
+    matches = {
+        name: match_claims(read_claims(name), records, cards)
+        for name in ([table] if table else TABLES)
     }
     if output is not None and form is not None:
-        write_text(output, _file_text(answers, form))
-        render.note(f"{output}: {', '.join(answers)}")
+        write_text(output, _file_text(matches, form))
+        render.note(f"{output}: {', '.join(matches)}")
     if kind != "table":
-        render.print_rows([_row(one) for group in answers.values() for one in group], kind)
+        render.print_rows([_row(one) for group in matches.values() for one in group], kind)
         return
-    for name, group in answers.items():
+    for name, group in matches.items():
         _print_table(name, group, with_commands=table is not None)
 
 
@@ -137,14 +138,14 @@ def _plain(rows: Sequence[Mapping[str, str]], form: str) -> str:
     return _latex_table(head, body) if form == "tex" else _markdown_table(head, body)
 
 
-def _print_table(name: str, answers: Sequence[Answer], *, with_commands: bool) -> None:
-    columns = list(dict.fromkeys(one.claim.score.column for one in answers))
-    rows = rows_of(answers)
+def _print_table(name: str, matches: Sequence[Match], *, with_commands: bool) -> None:
+    columns = list(dict.fromkeys(one.claim.score.column for one in matches))
+    rows = rows_of(matches)
     several = len({row.data for row in rows}) > 1
     lines = [
         [
             f"{row.model}\n{row.data}" if several else row.model,
-            *(_cell(row.answers.get(column)) for column in columns),
+            *(_cell(row.matches.get(column)) for column in columns),
         ]
         for row in rows
     ]
@@ -153,11 +154,11 @@ def _print_table(name: str, answers: Sequence[Answer], *, with_commands: bool) -
     render.print_table(
         ["model", *heads], lines, title=f"{name}: {about}", caption=LEGEND, numeric=heads
     )
-    if any(one.unknown_recipe for one in answers):
+    if any(one.unknown_recipe for one in matches):
         render.print_text("†: weights without a card, so the recipe is not known.\n")
-    if others := left_out(answers):
+    if others := left_out(matches):
         render.print_text("Not counted:\n" + "".join(f"  {line}\n" for line in others))
-    missing = [one.claim for one in answers if one.score is None]
+    missing = [one.claim for one in matches if one.score is None]
     if missing and with_commands:
         text = "".join(f"  {line}\n" for line in commands(missing))
         if name in IN_SUITE:
@@ -177,7 +178,7 @@ def _head(column: str) -> str:
     return f"{HEADS[family]}\n{kind}".strip()
 
 
-def _cell(one: Answer | None) -> str:
+def _cell(one: Match | None) -> str:
     if one is None:
         return ""
     published = "figure" if one.claim.published is None else str(one.claim.published)
@@ -191,31 +192,31 @@ def _cell(one: Answer | None) -> str:
     return f"{numbers}\n{one.difference:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
-def _line(one: Answer | None) -> str:
+def _line(one: Match | None) -> str:
     """Return a cell on one line: `70.4 / 70.1, -0.3 [-0.7, +0.1]`."""
     numbers, _, difference = _cell(one).partition("\n")
     return ", ".join(filter(None, (" / ".join(numbers.split()), difference)))
 
 
-def _file_text(answers: Mapping[str, Sequence[Answer]], form: str) -> str:
+def _file_text(matches: Mapping[str, Sequence[Match]], form: str) -> str:
     """Return all tables as CSV, Markdown or LaTeX."""
     if form == "csv":
         rows = [
             {"table": name, **row}
-            for name, group in answers.items()
+            for name, group in matches.items()
             for row in comparison_rows(group)
         ]
         every = dict.fromkeys(column for row in rows for column in row)
         return render.csv_text([{c: row.get(c, "") for c in every} for row in rows])
     parts = []
-    for name, group in answers.items():
+    for name, group in matches.items():
         columns = list(dict.fromkeys(one.claim.score.column for one in group))
         head = ["model", "data", *columns]
         body = [
             [
                 row.model,
                 row.data,
-                *(_line(row.answers.get(column)) for column in columns),
+                *(_line(row.matches.get(column)) for column in columns),
             ]
             for row in rows_of(group)
         ]
@@ -245,8 +246,8 @@ def _latex_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return f"\\begin{{tabular}}{{{columns}}}\n{rows}\n\\end{{tabular}}\n"
 
 
-def _row(answered: Answer) -> dict[str, object]:
-    claim, score = answered.claim, answered.score
+def _row(match: Match) -> dict[str, object]:
+    claim, score = match.claim, match.score
     return {
         "table": claim.table,
         "model": claim.entry,
@@ -257,7 +258,7 @@ def _row(answered: Answer) -> dict[str, object]:
         "measured_low": None if score is None else round(100 * score.low, 2),
         "measured_high": None if score is None else round(100 * score.high, 2),
         "n": None if score is None else score.n,
-        "remark": answered.remark,
-        "difference": None if answered.difference is None else round(answered.difference, 2),
+        "remark": match.remark,
+        "difference": None if match.difference is None else round(match.difference, 2),
         "command": None if score is not None else commands([claim])[0],
     }

@@ -70,7 +70,7 @@ class PaperTable:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Match:
     """A claim and the score of a record."""
 
     claim: Claim
@@ -201,9 +201,9 @@ def read_cards(folders: Iterable[Path]) -> dict[str, WeightsCard]:
     return cards
 
 
-def answer(
+def match_claims(
     claims: Sequence[Claim], results: Sequence[Result], cards: Cards | None = None
-) -> list[Answer]:
+) -> list[Match]:
     """Find for each claim the newest record that was trained and measured like the paper.
 
     Args:
@@ -212,7 +212,7 @@ def answer(
         cards: Cards of trained weights, which contain the recipes.
     """
     newest_first = sorted(results, key=lambda result: result.created, reverse=True)
-    answers = []
+    matches = []
     for claim in claims:
         tried = [
             (result, unlike_published(result, claim.score) + unlike_recipe(result, claim, cards))
@@ -223,10 +223,10 @@ def answer(
         found = next((result for result, why in tried if not why), None)
         if found is not None:
             unknown = bool(claim.recipe) and card_of(found, cards) is None
-            answers.append(Answer(claim, found.scores[claim.score], unknown_recipe=unknown))
+            matches.append(Match(claim, found.scores[claim.score], unknown_recipe=unknown))
         else:
-            answers.append(Answer(claim, None, "; ".join(tried[0][1]) if tried else ""))
-    return answers
+            matches.append(Match(claim, None, "; ".join(tried[0][1]) if tried else ""))
+    return matches
 
 
 def card_of(result: Result, cards: Cards | None) -> WeightsCard | None:
@@ -323,39 +323,39 @@ class ComparedRow:
 
     model: str
     data: str
-    answers: Mapping[str, Answer]  # by column
+    matches: Mapping[str, Match]  # by column
 
 
-def rows_of(answers: Sequence[Answer]) -> list[ComparedRow]:
-    """Arrange answers as in the paper: one row per model and data set."""
-    rows: dict[tuple[str, str], dict[str, Answer]] = {}
-    for one in answers:
+def rows_of(matches: Sequence[Match]) -> list[ComparedRow]:
+    """Arrange matches as in the paper: one row per model and data set."""
+    rows: dict[tuple[str, str], dict[str, Match]] = {}
+    for one in matches:
         key = one.claim.entry, one.claim.data
         rows.setdefault(key, {})[one.claim.score.column] = one
     return [ComparedRow(*key, found) for key, found in rows.items()]
 
 
-def left_out(answers: Sequence[Answer]) -> list[str]:
+def left_out(matches: Sequence[Match]) -> list[str]:
     """Describe the records that do not count, a line per model and data set."""
     lines = []
-    for row in rows_of(answers):
-        reasons = dict.fromkeys(one.remark for one in row.answers.values() if one.remark)
+    for row in rows_of(matches):
+        reasons = dict.fromkeys(one.remark for one in row.matches.values() if one.remark)
         if reasons:
             lines.append(f"{row.model} on {row.data}: {'; '.join(reasons)}")
     return lines
 
 
-def comparison_rows(answers: Sequence[Answer]) -> list[dict[str, str]]:
+def comparison_rows(matches: Sequence[Match]) -> list[dict[str, str]]:
     """Return the rows of a file: each number published, measured, and their difference.
 
     The interval of the difference is that of the measured score.
     """
-    columns = list(dict.fromkeys(one.claim.score.column for one in answers))
+    columns = list(dict.fromkeys(one.claim.score.column for one in matches))
     rows = []
-    for row in rows_of(answers):
+    for row in rows_of(matches):
         cells = {"model": row.model, "data": row.data}
         for column in columns:
-            one = row.answers.get(column)
+            one = row.matches.get(column)
             for end, text in zip(ENDS, _numbers(one), strict=True):
                 cells[f"{column}_{end}"] = text
         rows.append(cells)
@@ -365,7 +365,7 @@ def comparison_rows(answers: Sequence[Answer]) -> list[dict[str, str]]:
 ENDS = ("published", "ours", "difference", "low", "high")
 
 
-def _numbers(one: Answer | None) -> list[str]:
+def _numbers(one: Match | None) -> list[str]:
     """Return the texts of ENDS, empty where there is no number."""
     if one is None:
         return [""] * len(ENDS)

@@ -97,13 +97,13 @@ class EpochEvaluator:
         agree = 0
         for part in torch.split(canvases, EVALUATION_BATCH):
             center = Windows.centered(len(part), side, recipe.image_size)
-            center_answer, *answers = (
+            center_classes, *others = (
                 self._predict(model, normalize(windows.cut(part), recipe.mean, recipe.std)).argmax(
                     1
                 )
                 for windows in (center, *center.around_center(3, recipe.shift, side))
             )
-            agree += sum(int((answer == center_answer).sum()) for answer in answers)
+            agree += sum(int((other == center_classes).sum()) for other in others)
         return (agree - len(canvases)) / (8 * len(canvases))  # the center is among the nine
 
     def _predict(self, model: nn.Module, images: Tensor) -> Tensor:

@@ -26,10 +26,10 @@ from shiftbench.report.hyperparameters import hyperparameters
 from shiftbench.report.paper import (
     PUBLISHED,
     TABLES,
-    Answer,
-    answer,
+    Match,
     commands,
     left_out,
+    match_claims,
     read_claims,
 )
 from shiftbench.training.runtime import measure_runtimes
@@ -46,10 +46,10 @@ def small_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(paper.IMAGES, "cifar10", 20)
 
 
-def answers_of(*results: Result, model: str = MODEL) -> dict[str, Answer]:
-    """Return the answers to the claims of Table 1 about a model, by score."""
-    answers = answer(read_claims("imagenet_main"), results)
-    return {a.claim.score.column: a for a in answers if a.claim.model == model}
+def matches_of(*results: Result, model: str = MODEL) -> dict[str, Match]:
+    """Return the matches to the claims of Table 1 about a model, by score."""
+    matches = match_claims(read_claims("imagenet_main"), results)
+    return {a.claim.score.column: a for a in matches if a.claim.model == model}
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -59,12 +59,12 @@ def test_claims_are_of_models_that_can_be_built(table: str) -> None:
         assert not claim.recipe or claim.model in presets
 
 
-def test_answer_without_records_has_no_score() -> None:
-    assert all(one.score is None and one.difference is None for one in answers_of().values())
+def test_match_without_records_has_no_score() -> None:
+    assert all(one.score is None and one.difference is None for one in matches_of().values())
 
 
 @pytest.mark.usefixtures("small_sets")
-def test_answer_is_the_score_of_the_same_model_and_data() -> None:
+def test_match_is_the_score_of_the_same_model_and_data() -> None:
     model = f"{MODEL}_af"
     measured = make_result(
         model,
@@ -74,12 +74,12 @@ def test_answer_is_the_score_of_the_same_model_and_data() -> None:
         split="val",
     )
     elsewhere = make_result(MODEL, failures={"crop": spread(20, [1])}, data="cifar10")
-    assert all(one.score is None for one in answers_of(measured, elsewhere).values())
-    answers = answers_of(measured, elsewhere, model=model)
-    answered = [name for name, one in answers.items() if one.score is not None]
+    assert all(one.score is None for one in matches_of(measured, elsewhere).values())
+    matches = matches_of(measured, elsewhere, model=model)
+    answered = [name for name, one in matches.items() if one.score is not None]
     assert answered == ["top1", "consistency_half", "adversarial_integer"]
-    assert answers["top1"].difference == pytest.approx(70.0 - 70.5)
-    assert answers["adversarial_integer"].difference == pytest.approx(70.0 - 69.9)
+    assert matches["top1"].difference == pytest.approx(70.0 - 70.5)
+    assert matches["adversarial_integer"].difference == pytest.approx(70.0 - 69.9)
 
 
 OTHERWISE: dict[str, tuple[dict[str, Any], str]] = {
@@ -95,23 +95,23 @@ OTHERWISE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.usefixtures("small_sets")
 @pytest.mark.parametrize("how", OTHERWISE)
-def test_answer_measured_otherwise_has_the_reason_instead(how: str) -> None:
+def test_match_measured_otherwise_has_the_reason_instead(how: str) -> None:
     changes, words = OTHERWISE[how]
     shared: dict[str, Any] = {"failures": {"integer": spread(20, [1])}, "data": "imagenet"}
     other = make_result(MODEL, **{**shared, "split": "val", **changes})
-    answers = answers_of(other)
-    assert answers["adversarial_integer"].score is None
-    assert words in answers["adversarial_integer"].remark
-    assert answers["adversarial_half"].remark == ""  # no such attack
+    matches = matches_of(other)
+    assert matches["adversarial_integer"].score is None
+    assert words in matches["adversarial_integer"].remark
+    assert matches["adversarial_half"].remark == ""  # no such attack
     only_attack = {"step", "attack_limit", "max_shift"} & changes.keys()
-    assert (answers["top1"].score is not None) == bool(only_attack)
+    assert (matches["top1"].score is not None) == bool(only_attack)
     older = make_result(MODEL, **shared, split="val", created="2020-01-01T00:00:00+00:00")
-    assert answers_of(other, older)["adversarial_integer"].score is not None
+    assert matches_of(other, older)["adversarial_integer"].score is not None
 
 
-def test_answer_of_a_subset_of_the_images_has_the_reason_instead() -> None:
+def test_match_of_a_subset_of_the_images_has_the_reason_instead() -> None:
     few = make_result(MODEL, failures={"integer": spread(20, [1])}, data="imagenet", split="val")
-    assert answers_of(few)["top1"].remark == "images of 64 px; 20 of 50,000 images"
+    assert matches_of(few)["top1"].remark == "images of 64 px; 20 of 50,000 images"
 
 
 def card_with(**changes: Any) -> dict[str, WeightsCard]:
@@ -122,28 +122,28 @@ def card_with(**changes: Any) -> dict[str, WeightsCard]:
 
 
 @pytest.mark.usefixtures("small_sets")
-def test_answer_distinguishes_trainings_of_one_model() -> None:
+def test_match_distinguishes_trainings_of_one_model() -> None:
     results = [
         make_result(f"{MODEL}.{name}", failures={"integer": spread(20, [at])}, data="cifar10")
         for name, at in (("scratch", 4), ("finetune", 2))
     ]
     for name, value in (("scratch", 0.8), ("finetune", 0.9)):
-        assert not any(one.score for one in answer(read_claims(name), results))
-        answers = answer(read_claims(name), results, card_with())
-        (only,) = [one.score for one in answers if one.score is not None]
+        assert not any(one.score for one in match_claims(read_claims(name), results))
+        matches = match_claims(read_claims(name), results, card_with())
+        (only,) = [one.score for one in matches if one.score is not None]
         assert only.value == pytest.approx(value)
-    assert not any(one.score for one in answers_of(*results).values())
+    assert not any(one.score for one in matches_of(*results).values())
 
 
 @pytest.mark.usefixtures("small_sets")
-def test_answer_of_another_recipe_has_the_reason_instead() -> None:
+def test_match_of_another_recipe_has_the_reason_instead() -> None:
     result = make_result(
         f"{MODEL}.scratch", failures={"integer": spread(20, [4])}, data="cifar10", split="test"
     )
     cards = card_with(epochs=1, batch_size=4)
-    answers = answer(read_claims("scratch"), [result], cards)
-    assert not any(one.score for one in answers)
-    (line,) = left_out(answers)
+    matches = match_claims(read_claims("scratch"), [result], cards)
+    assert not any(one.score for one in matches)
+    (line,) = left_out(matches)
     assert line == (
         f"{MODEL}.scratch on cifar10: epochs 1 instead of 1000; batch_size 4 instead of 1024"
     )
