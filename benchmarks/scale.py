@@ -1,4 +1,4 @@
-"""What a run of many images and shards costs besides the model: a stub answers at once.
+"""Overhead of runs with many images and shards, measured with a stub that takes no time.
 
     python benchmarks/scale.py [--images 500 8000] [--shards 64] [--all 50000]
 
@@ -88,26 +88,26 @@ def measure(data: Plain, folder: Path, shard: Shard, busy: float = 0.0) -> float
 
 
 def in_process(
-    count: int, folder: str, shard: Shard, busy: float, answer: multiprocessing.Queue
+    count: int, folder: str, shard: Shard, busy: float, seconds: multiprocessing.Queue
 ) -> None:
     """One shard in a process of its own."""
     torch.set_num_threads(1)
     measure(images(100), Path(tempfile.mkdtemp()), WHOLE)  # imports, first calls
-    answer.put(measure(images(count), Path(folder), shard, busy))
+    seconds.put(measure(images(count), Path(folder), shard, busy))
 
 
 def processes(count: int, shards: int, busy: float = 0.0) -> list[float]:
     """CPU seconds of shards that run at the same time."""
     context = multiprocessing.get_context("spawn")
-    answer = context.Queue()
+    queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         every = [Shard(i, shards) for i in range(1, shards + 1)]
         jobs = [
-            context.Process(target=in_process, args=(count, folder, s, busy, answer)) for s in every
+            context.Process(target=in_process, args=(count, folder, s, busy, queue)) for s in every
         ]
         for job in jobs:
             job.start()
-        seconds = [answer.get() for _ in jobs]
+        seconds = [queue.get() for _ in jobs]
         for job in jobs:
             job.join()
     return seconds
