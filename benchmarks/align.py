@@ -31,7 +31,7 @@ import torchvision
 from PIL import Image
 from torch import Tensor, nn
 
-from aft_models.align import Align
+from aft_models.remedies.align import Align
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE, MARGIN, SCALE = 224, 12, 2

@@ -128,11 +128,14 @@ for _remedy in (
         input=True,
     ),
     Remedy(
-        name="select",
+        name="align",
         group="view",
-        summary="the content determines which crop of a wider view the network is given",
+        summary="the phase of the image content places the crop of a wider view",
         treats=("position", "sub-sampling"),
-        numbers=(Number("the margin of the wider view in pixels", 1, 64, 8),),
+        numbers=(
+            Number("the margin of the wider view in network pixels", 2, 64, 8),
+            Number("the camera pixels per network pixel", 1, 4, 2),
+        ),
         input=True,
     ),
 ):

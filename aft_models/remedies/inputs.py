@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
+from aft_models.preprocessing import Preprocessing
 from aft_models.remedies import RemedySpec
 
 Undo = Callable[[Any], Any]
@@ -22,6 +24,10 @@ class InputRemedy(ABC):
     margin: int = 0  # pixels needed on each side of the network's view, in network pixels
     scale: int = 1  # image pixels per network pixel
     keeps_pixels: bool = False  # crops or rolls only, one image for each: equal inputs may occur
+
+    def bound(self, network: Preprocessing) -> InputRemedy:
+        """Return the remedy for a network that takes such images."""
+        return self
 
     @abstractmethod
     def show(self, images: Tensor) -> tuple[Tensor, Undo]:
@@ -38,12 +44,37 @@ def same(outputs: Any) -> Any:
     return outputs
 
 
-def build_inputs(specs: Sequence[RemedySpec]) -> tuple[InputRemedy, ...]:
+def build_inputs(specs: Sequence[RemedySpec], network: Preprocessing) -> tuple[InputRemedy, ...]:
     """Build the input remedies among some remedies, in the order of application to the network.
 
     The last one is the outermost: it is the first to change an image.
+
+    Args:
+        specs: Remedies in the order of application.
+        network: The images that the network itself takes.
     """
-    return tuple(spec.remedy.load()(*spec.numbers) for spec in specs if spec.remedy.input)
+    built: list[InputRemedy] = []
+    for spec in specs:
+        if spec.remedy.input:
+            remedy = unbound(spec).bound(network)
+            network = with_view(network, [remedy])
+            built.append(remedy)
+    return tuple(built)
+
+
+def unbound(spec: RemedySpec) -> InputRemedy:
+    """Build an input remedy that states its margin and scale and knows no network yet."""
+    remedy: InputRemedy = spec.remedy.load()(*spec.numbers)
+    return remedy
+
+
+def with_view(network: Preprocessing, remedies: Sequence[InputRemedy]) -> Preprocessing:
+    """Return the images that a network behind some input remedies takes."""
+    return replace(
+        network,
+        margin=network.margin + sum([remedy.margin for remedy in remedies]),
+        scale=network.scale * prod([remedy.scale for remedy in remedies]),
+    )
 
 
 def show_all(
@@ -89,8 +120,9 @@ def _require_size(remedies: Sequence[InputRemedy], images: Tensor, size: int) ->
         inner = min(height, width) // scale - 2 * margin
         known = f", or input_size={inner} to repair() if the network takes {inner} px"
         raise AftModelsError(
-            f"expected images of {needed} x {needed} px (network {size} px, margin {margin} px), "
-            f"got {height} x {width} px: pass images of {needed} px{known if inner > 0 else ''}"
+            f"expected images of {needed} x {needed} px (network {size} px, margin {margin} px, "
+            f"scale {scale}), got {height} x {width} px: pass images of {needed} px"
+            f"{known if inner > 0 else ''}"
         )
 
 
@@ -123,6 +155,9 @@ class ShownNetwork(nn.Module):
         super().__init__()
         self.network = network
         self.remedies = tuple(remedies)
+        modules = [remedy for remedy in remedies if isinstance(remedy, nn.Module)]
+        if modules:  # registered, so that their constants follow the network to its device
+            self.remedy_modules = nn.ModuleList(modules)
         self.network_size = size
 
     def forward(self, images: Tensor) -> Any:

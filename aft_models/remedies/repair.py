@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from aft_models.errors import AftModelsError
+from aft_models.preprocessing import Preprocessing
 from aft_models.remedies import REMEDIES, RemedySpec, in_order, join_remedies, parse_remedies
 from aft_models.remedies.context import Change, RepairContext, RepairReport
 from aft_models.remedies.inputs import ShownNetwork, build_inputs
@@ -28,7 +30,11 @@ _REPORTS = "_repair_reports"
 
 
 def repair(
-    model: Callable[[Tensor], Any], remedies: str, *, input_size: int | None = None
+    model: Callable[[Tensor], Any],
+    remedies: str,
+    *,
+    input_size: int | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> nn.Module:
     """Return a copy of a model with remedies applied; the model itself does not change.
 
@@ -37,6 +43,8 @@ def repair(
         remedies: Names joined by ``+``, some with numbers: ``"circular+blurpool:3"``.
         input_size: Side of the images that the network takes, in pixels. Default: the size in the
             model's configuration, else 224. Remedies with a margin accept no other size.
+        preprocessing: Mean, std and interpolation of the model, which some input remedies use.
+            Default: those of the model's configuration, else ImageNet's and bicubic.
 
     Raises:
         AftModelsError: A remedy is unknown, contradicts another one, was applied before, does not
@@ -58,7 +66,10 @@ def repair(
         network = copy.deepcopy(network)
     if layers:
         written |= {r.remedy: r for r in _repair_checked(network, layers, input_size)}
-    inputs = build_inputs(every)
+    bound = model.network_size if isinstance(model, ShownNetwork) else None
+    size = input_size or bound or default_size(network)
+    facts = preprocessing or Preprocessing.of(network)
+    inputs = build_inputs(every, replace(facts, size=size, margin=0, scale=1))
     for spec, remedy in zip((s for s in every if s.remedy.input), inputs, strict=True):
         change = Change("", type(network).__name__, spec.remedy.summary)
         written[str(spec)] = RepairReport(
@@ -68,8 +79,6 @@ def repair(
             scale=remedy.scale,
             needs_finetuning=spec.remedy.needs_finetuning,
         )
-    bound = model.network_size if isinstance(model, ShownNetwork) else None
-    size = input_size or bound or default_size(network)
     repaired: nn.Module = ShownNetwork(network, inputs, size=size) if inputs else network
     if isinstance(network, nn.Module):
         repaired.training = network.training

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import math
 import pickle
 import subprocess
 import sys
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 
 from aft_models import AftModelsError, repair
 from aft_models.onnx import export_onnx
+from aft_models.preprocessing import Preprocessing
 from aft_models.remedies import GROUPS, REMEDIES, Number, Remedy, parse_remedies, register
 from aft_models.remedies.context import RepairContext
-from aft_models.remedies.inputs import InputRemedy, ShownNetwork, Undo, same
+from aft_models.remedies.inputs import InputRemedy, ShownNetwork, Undo, build_inputs, same
 from aft_models.remedies.repair import reports
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -41,13 +43,15 @@ def network() -> nn.Module:
     return Residual().double()
 
 
-def margin_of(model: nn.Module) -> int:
-    return sum(report.margin for report in reports(model))
+def side_of(model: nn.Module, size: int) -> int:
+    """Return the side of the images that a repaired model takes, in pixels."""
+    margin = sum(report.margin for report in reports(model))
+    return math.prod(report.scale for report in reports(model)) * (size + 2 * margin)
 
 
 def images_for(remedy: str, count: int = 2) -> Tensor:
     """Draw images of the size that a network of 16 pixels takes with the remedy."""
-    return photo(16 + 2 * margin_of(repair(Residual(), remedy)), count)
+    return photo(side_of(repair(Residual(), remedy), 16), count)
 
 
 def test_repair_keeps_names_weights_and_original(remedy: str, network: nn.Module) -> None:
@@ -103,7 +107,7 @@ def test_exact_remedies_are_invariant_to_their_shifts(remedy: str, network: nn.M
     assert max(changes(network, x, shifts)) > 1e-3
 
 
-QUICK = {"compile": ("aps",), "onnx": ("canonical", "select")}  # the others take seconds each
+QUICK = {"compile": ("aps",), "onnx": ("canonical", "align")}  # the others take seconds each
 
 
 def chosen(test: str) -> list[object]:
@@ -144,7 +148,7 @@ def test_repaired_odd_maps_have_finite_outputs(remedy: str) -> None:
     convs = nn.Conv2d(3, 4, 4, 4), nn.Conv2d(4, 4, 3, padding=1)
     model = nn.Sequential(*convs, pool, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     repaired = repair(model, remedy, input_size=28).train()
-    side = 28 + 2 * margin_of(repaired)
+    side = side_of(repaired, 28)
     images = torch.randn(2, 3, side, side, requires_grad=True)
     repaired(images).square().sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in repaired.parameters() if p.grad is not None)
@@ -170,7 +174,7 @@ def test_layer_remedies_need_a_network(remedy: str) -> None:
 
 @pytest.mark.parametrize("remedy", INPUT_REMEDIES)
 def test_input_remedies_return_network_size_and_undo(remedy: str) -> None:
-    built = REMEDIES[remedy].load()(*(number.default for number in REMEDIES[remedy].numbers))
+    (built,) = build_inputs(parse_remedies(remedy), Preprocessing(32))
     side = built.scale * (32 + 2 * built.margin)
     shown, undo = built.show(photo(side, 3))
     assert shown.shape[1:] == (3, 32, 32)
@@ -205,7 +209,7 @@ def test_table_rows_are_complete() -> None:
 def test_table_needs_no_torch() -> None:
     code = (
         "import sys; from aft_models.remedies import parse_remedies; "
-        "parse_remedies('circular+select:4'); sys.exit('torch' in sys.modules)"
+        "parse_remedies('circular+align:4:1'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -215,7 +219,7 @@ def test_table_needs_no_torch() -> None:
     [
         ("aps+circular", "circular+aps"),
         ("vote:3", "vote"),
-        ("select:12+vote:2+af:2", "af+vote:2+select:12"),
+        ("align:12:1+vote:2+af:2", "af+vote:2+align:12:1"),
         ("", ""),
     ],
 )
@@ -279,12 +283,12 @@ def test_plugin_remedies_of_both_kinds_apply() -> None:
 
 
 def test_input_remedies_apply_outside_in(network: nn.Module) -> None:
-    """The crop is selected first; then the network is given its shifted views."""
+    """The crop is cut first; then the network is given its shifted views."""
     images = photo(24)
-    selected, _ = REMEDIES["select"].load()(4).show(images)
-    expected = repair(network, "vote:2")(selected)
+    (align,) = build_inputs(parse_remedies("align:4:1"), Preprocessing(16))
+    expected = repair(network, "vote:2")(align.show(images)[0])
     np.testing.assert_allclose(
-        repair(network, "vote:2+select:4", input_size=16)(images).detach(),
+        repair(network, "vote:2+align:4:1", input_size=16)(images).detach(),
         expected.detach(),
         rtol=1e-12,
     )

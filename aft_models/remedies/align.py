@@ -1,4 +1,4 @@
-"""Alignment: a crop of a wider view, at a position that follows the image content.
+"""``align``: a crop of a wider view, at a position that follows the image content.
 
 The view has a margin of ``m`` network pixels on each side and ``scale`` camera pixels per network
 pixel. On each axis the crop starts where the Fourier phase of the crop itself is zero, at one
@@ -13,25 +13,25 @@ trained.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from typing_extensions import Self, override
+from torch import Tensor
+from typing_extensions import override
 
-from aft_models.errors import AftModelsError, unknown
+from aft_models.errors import AftModelsError
+from aft_models.preprocessing import Preprocessing
+from aft_models.remedies.crops import CropResize, is_traced, mix_rows, range_like
+from aft_models.remedies.inputs import InputRemedy, Undo
 
-_SUPPORT = {"bilinear": 1, "bicubic": 2}  # half-width of PIL's filters (output pixels)
 _DARK = 0.02  # added to gray (0 to 1) before the logarithm, limits the effect of dark noise
 _NO_PHASE = 2e-4  # weaker waves (units of the logarithm) count as absent
-_FINE = 16  # crop positions per network pixel: equal crops stay bit-equal
 _TAPERS = 4  # taper positions per network pixel: all starts end at the same taper
 _STEPS = 3  # moves of the taper to the crop
-_BLOCK = 4  # output rows of one matrix product in an exported graph
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,23 @@ class AlignUndo:
     offset: Tensor  # (B, 2): (dy, dx) of each crop relative to the center (network pixels)
     has_phase: Tensor  # (B,): False if an axis has no phase and the crop is centered along it
     size: tuple[int, int]  # (height, width) of the network input (pixels)
+
+    def __call__(self, outputs: Any) -> Any:
+        """Move the outputs of a network to the center views.
+
+        Args:
+            outputs: Logits ``(B, classes)``, which have no position; maps ``(B, C, h, w)``; or
+                detections as of torchvision, a dict with ``boxes`` per image.
+        """
+        if isinstance(outputs, Tensor):
+            return self.maps(outputs) if outputs.ndim == 4 else outputs
+        if isinstance(outputs, list) and all(isinstance(one, dict) for one in outputs):
+            shifts = self.offset.flip(1).repeat(1, 2)  # (B, 4): x, y, x, y
+            return [
+                {**one, "boxes": one["boxes"] + shift.to(one["boxes"])} if "boxes" in one else one
+                for one, shift in zip(outputs, shifts, strict=True)
+            ]
+        return outputs
 
     def points(self, points: Tensor) -> Tensor:
         """Move points to the center views.
@@ -88,7 +105,7 @@ class AlignUndo:
         return points + shift.view(-1, *[1] * (points.ndim - 2), coordinates)
 
 
-class Align(nn.Module):
+class Align(CropResize, InputRemedy):
     """Crop of a wider view at the position where the phase of the crop is zero.
 
     Args:
@@ -110,11 +127,6 @@ class Align(nn.Module):
     _crop_x: Tensor  # (positions, 3, width - 2)
     _real: Tensor  # (2,): indices of the products of cosines, for y and x
     _imaginary: Tensor  # (2,): indices of the products of sines
-    _first: Tensor  # (steps,): first camera pixel of a crop at each position
-    _windows: Tensor  # (side, window): camera pixels from each output pixel on
-    _weights: Tensor  # (steps, block, window): camera pixels of blocks of output pixels
-    _black: Tensor  # (C, 1, 1): normalized 0
-    _white: Tensor  # (C, 1, 1): normalized 1
 
     def __init__(
         self,
@@ -126,25 +138,19 @@ class Align(nn.Module):
         mean: Sequence[float] = (0.0, 0.0, 0.0),
         std: Sequence[float] = (1.0, 1.0, 1.0),
     ) -> None:
-        super().__init__()
-        self.size = (size, size) if isinstance(size, int) else size
-        _check(self.size, margin, scale, interpolation, mean, std)
-        self.margin = margin
-        self.scale = scale
-        self.interpolation = interpolation
-        self.mean = tuple(mean)
-        self.std = tuple(std)
+        super().__init__(
+            f"align:{margin}",
+            size,
+            margin=margin,
+            scale=scale,
+            interpolation=interpolation,
+            mean=mean,
+            std=std,
+        )
+        self.keeps_pixels = scale == 1
         self._period = 2 * margin - 1  # network pixels
-        self._fine = _FINE if scale > 1 else 1  # crop positions per network pixel
         self._add_gray()
         self._add_tapers()
-        self._add_filter()
-
-    @property
-    def input_size(self) -> tuple[int, int]:
-        """Height and width of the view (camera pixels)."""
-        height, width = (self.scale * (side + 2 * self.margin) for side in self.size)
-        return height, width
 
     @override
     def forward(self, images: Tensor) -> Tensor:
@@ -159,23 +165,34 @@ class Align(nn.Module):
         self._check_images(images)
         return self._cut(images, self._locate(images)[0])
 
+    def has_phase(self, images: Tensor) -> Tensor:
+        """Return ``(B,)``, False for images without a phase, whose crop is in the center."""
+        self._check_images(images)
+        return self._locate(images)[1].all(1)
+
+    @override
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        margin, side = self.margin, min(self.size)
+        if margin < 2:
+            raise AftModelsError(f"expected a margin of 2 px or more, got {margin}. Use align:2")
+        if side < 2 * margin:
+            raise AftModelsError(
+                f"cannot align crops of {side} px with a margin of {margin} px: expected sides of "
+                f"{2 * margin} px or more. Use a margin of at most {side // 2} px"
+            )
+
     def place(self, images: Tensor) -> Tensor:
         """Return the offset (dy, dx) of each crop from the center: ``(B, 2)`` (network pixels)."""
         self._check_images(images)
         return self._offset(self._locate(images)[0])
 
+    @override
     def show(self, images: Tensor) -> tuple[Tensor, AlignUndo]:
-        """Cut the aligned crops, and return the mapping back to the center views."""
         self._check_images(images)
         position, has_phase = self._locate(images)
         undo = AlignUndo(self._offset(position), has_phase.all(1), self.size)
         return self._cut(images, position), undo
-
-    def normalize(self, images: Tensor) -> Tensor:
-        """Convert 8-bit images ``(B, C, H, W)`` to the normalized float32 input of `forward`."""
-        if images.dtype != torch.uint8:
-            raise AftModelsError(f"expected uint8 images, got {images.dtype}. Pass 8-bit pixels")
-        return images / 255 * (self._white - self._black) + self._black
 
     def _add_gray(self) -> None:
         """Add the camera rows and weights of gray, the mean over channels and camera pixels."""
@@ -197,49 +214,6 @@ class Align(nn.Module):
             view = side + 2 * self.margin
             self._add(f"_view_{axis}", _waves(view, side, self._period, middle, view / 2 - 1))
             self._add(f"_crop_{axis}", _waves(view, side, self._period, positions, side / 2 - 1))
-
-    def _add_filter(self) -> None:
-        """Add PIL's filter weights for each position, and the range of pixel values."""
-        self._taps = 2 * self.scale * _SUPPORT[self.interpolation] if self.scale > 1 else 1
-        start = torch.arange(2 * self.margin * self._fine + 1, dtype=torch.float64) / self._fine
-        center = self.scale * (start + 0.5)  # of the first output pixel (camera pixels)
-        first = torch.floor(center - self._taps / 2 + 0.5)
-        pixel = first[:, None] + torch.arange(self._taps) + 0.5
-        weights = _kernel((pixel - center[:, None]).abs() / self.scale, self.interpolation)
-        weights = weights / weights.sum(1, keepdim=True)  # (steps, taps)
-        wider = self.scale * (_BLOCK - 1)
-        block = [F.pad(weights, (n, wider - n)) for n in range(0, wider + 1, self.scale)]
-        mean, std = torch.tensor(self.mean)[:, None, None], torch.tensor(self.std)[:, None, None]
-        windows = self.scale * torch.arange(max(self.size))[:, None]
-        self._add("_windows", windows + torch.arange(self._taps + wider))
-        self._add("_first", first.long())
-        self._add("_weights", torch.stack(block, 1).float())
-        self._add("_black", -mean / std)
-        self._add("_white", (1 - mean) / std)
-
-    def _add(self, name: str, constant: Tensor) -> None:
-        self.register_buffer(name, constant.contiguous(), persistent=False)
-
-    @override
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # Constants follow the device of the module but keep their precision: phases need float32.
-        for name, constant in self._buffers.items():
-            if constant is not None:
-                self._buffers[name] = constant.to(fn(constant).device)
-        return self
-
-    def _check_images(self, images: Tensor) -> None:
-        channels, (height, width) = len(self.mean), self.input_size
-        if images.ndim != 4 or tuple(images.shape[1:]) != (channels, height, width):
-            raise AftModelsError(
-                f"align:{self.margin} at scale {self.scale} expected images of shape "
-                f"(B, {channels}, {height}, {width}) for a network input of {_text(self.size)}, "
-                f"got {tuple(images.shape)}. Resize the images to {height} x {width}"
-            )
-        if not images.is_floating_point():
-            raise AftModelsError(
-                f"expected normalized float images, got {images.dtype}. Call normalize() first"
-            )
 
     def _offset(self, position: Tensor) -> Tensor:
         return position / self._fine - self.margin
@@ -270,15 +244,15 @@ class Align(nn.Module):
     def _levels(self, images: Tensor) -> Tensor:
         """Return the logarithm of smooth gray at network pixels: ``(B, H - 2, W - 2)``."""
         batch, channels, height, width = images.shape
-        if _traced():
+        if is_traced():
             # Products with small matrices are faster in ONNX Runtime than its pooling.
             gray = self._gray_weights[:, :: self.scale] @ images.flatten(2)
             gray = self._gray_sums[:1, : self.scale] @ gray.view(batch, -1, self.scale, width)
             gray = gray.view(batch, -1, self._gray_sums.shape[1]) @ self._gray_sums.mT
             gray = gray.view(batch, height // self.scale, width // self.scale)
         else:
-            rows = self._gray_rows + (height * channels) * _range(batch, images)[:, None, None]
-            sums = _mix_rows(images.reshape(-1, width), rows, self._gray_weights)[:, :, 0]
+            rows = self._gray_rows + (height * channels) * range_like(batch, images)[:, None, None]
+            sums = mix_rows(images.reshape(-1, width), rows, self._gray_weights)[:, :, 0]
             gray = sums[..., :: self.scale]
             for column in range(1, self.scale):
                 gray = gray + sums[..., column :: self.scale]
@@ -293,71 +267,12 @@ class Align(nn.Module):
         """Measure phases (steps between tapers) and sizes of the waves of both axes: ``(B, 2)``."""
         sums = ((y @ levels) @ x.mT).flatten(1)  # (B, 9): taper, cosine, sine along each axis
         real, imaginary = sums.index_select(1, self._real), sums.index_select(1, self._imaginary)
-        if _traced():  # half-angle form of atan2: fewer operators in an exported graph
+        if is_traced():  # half-angle form of atan2: fewer operators in an exported graph
             size = torch.sqrt(real * real + imaginary * imaginary)
             angle = 2 * torch.atan(imaginary / (size + real + 1e-30))
         else:
             size, angle = torch.hypot(real, imaginary), torch.atan2(imaginary, real)
         return angle * (self._period * _TAPERS / (2 * math.pi)), size
-
-    def _cut(self, images: Tensor, position: Tensor) -> Tensor:
-        """Resize the crops to ``(B, C, H, W)``."""
-        row, column = position.unbind(1)
-        height, width = self.size
-        wide = images.to(torch.promote_types(images.dtype, torch.float32))
-        if self.interpolation == "bicubic":  # PIL's order, which matters as each pass clips
-            crops = self._resize(self._resize(wide.mT, column, width).mT, row, height)
-        else:  # the cheaper order
-            crops = self._resize(self._resize(wide, row, height).mT, column, width).mT
-        return crops.to(images.dtype).contiguous()
-
-    def _resize(self, images: Tensor, position: Tensor, size: int) -> Tensor:
-        """Resize the rows from a position on: ``(B, C, N, L)`` to ``(B, C, size, L)``."""
-        batch, channels, height, length = images.shape
-        block = _BLOCK if _traced() else 1
-        window = self._taps + self.scale * (block - 1)
-        first = self._first.index_select(0, position)[:, None, None]
-        rows = first + self._windows[:size:block, :window]  # (B, blocks, window)
-        inner = rows.clamp(0, height - 1)
-        weights = self._weights[:, :block, :window].index_select(0, position)[:, None]
-        weights = weights * (rows == inner)[:, :, None]  # PIL omits pixels outside the view
-        weights = (weights / weights.sum(3, keepdim=True)).to(images.dtype)
-        image = (height * _range(batch * channels, images)).view(batch, channels, 1, 1)
-        resized = _mix_rows(images.reshape(-1, length), inner[:, None] + image, weights[:, None])
-        resized = resized.flatten(2, 3)[:, :, :size]
-        return self._clip(resized) if self._taps > 2 * self.scale else resized
-
-    def _clip(self, images: Tensor) -> Tensor:
-        """Limit images to the range of pixel values, which the bicubic filter exceeds."""
-        if _traced():
-            return images.clamp(self._black.to(images), self._white.to(images))
-        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
-            images[:, channel].clamp_(-mean / std, (1 - mean) / std)  # 8x faster than with tensors
-        return images
-
-
-def _traced() -> bool:
-    """Return True while a graph is exported or compiled."""
-    return torch.compiler.is_compiling()
-
-
-def _mix_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-    """Sum weighted rows of a table.
-
-    Args:
-        table: ``(N, L)``.
-        rows: ``(..., window)``, indices of rows of the table.
-        weights: ``(..., block, window)``, expandable to the indices; one block if not traced.
-
-    Returns:
-        ``(..., block, L)``.
-    """
-    window = rows.shape[-1]
-    if _traced():  # ONNX has no weighted bags
-        return weights @ table.index_select(0, rows.flatten()).view(*rows.shape, table.shape[1])
-    each = weights.expand(*rows.shape[:-1], 1, window).reshape(-1, window)
-    bags = F.embedding_bag(rows.view(-1, window), table, per_sample_weights=each, mode="sum")
-    return bags.view(*rows.shape[:-1], 1, table.shape[1])
 
 
 def _waves(view: int, crop: int, period: int, positions: Tensor, half: float) -> Tensor:
@@ -378,20 +293,6 @@ def _waves(view: int, crop: int, period: int, positions: Tensor, half: float) ->
     return torch.cat([taper[:, None], taper[:, None] * waves], 1).float()
 
 
-def _kernel(distance: Tensor, interpolation: str) -> Tensor:
-    """Evaluate PIL's filters at distances from an output pixel (output pixels)."""
-    if interpolation == "bilinear":
-        return (1 - distance).clamp(min=0)
-    d = distance.clamp(max=2)  # Keys's cubic with a = -0.5 is zero from 2 on
-    near = (1.5 * d - 2.5) * d * d + 1
-    far = ((-0.5 * d + 2.5) * d - 4) * d + 2
-    return torch.where(d < 1, near, far)
-
-
-def _range(count: int, like: Tensor) -> Tensor:
-    return torch.arange(count, device=like.device)
-
-
 def _without_autocast(images: Tensor) -> AbstractContextManager[Any]:
     """Switch autocast off: phases need float32 products."""
     device = images.device.type
@@ -400,32 +301,29 @@ def _without_autocast(images: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False)
 
 
-def _text(sizes: Sequence[int]) -> str:
-    return " x ".join(map(str, sizes))
+@dataclass(frozen=True)
+class AlignSettings(InputRemedy):
+    """The remedy before the network is known."""
+
+    margin: int
+    scale: int
+
+    @override
+    def bound(self, network: Preprocessing) -> Align:
+        return Align(
+            network.input_size,
+            margin=self.margin,
+            scale=self.scale,
+            interpolation=network.interpolation,
+            mean=network.mean,
+            std=network.std,
+        )
+
+    @override
+    def show(self, images: Tensor) -> tuple[Tensor, Undo]:
+        raise AssertionError("bound() comes first")
 
 
-def _check(
-    size: tuple[int, int],
-    margin: int,
-    scale: int,
-    interpolation: str,
-    mean: Sequence[float],
-    std: Sequence[float],
-) -> None:
-    """Raise an error if the settings of `Align` do not fit together."""
-    if interpolation not in _SUPPORT:
-        raise AftModelsError(unknown("interpolation", interpolation, _SUPPORT))
-    if margin < 2:
-        raise AftModelsError(f"expected a margin of 2 px or more, got {margin}. Use align:2")
-    if scale < 1:
-        raise AftModelsError(f"expected a scale of 1 or more, got {scale}. Use scale 1 or 2")
-    if min(size) < 2 * margin:
-        raise AftModelsError(
-            f"cannot align crops of {_text(size)} pixels with a margin of {margin} px: expected "
-            f"sides of {2 * margin} px or more. Use a margin of at most {min(size) // 2} px"
-        )
-    if len(mean) != len(std):
-        raise AftModelsError(
-            f"expected one mean and std per channel, got {len(mean)} and {len(std)}. "
-            "Pass tuples of equal length"
-        )
+def build(margin: int, scale: int) -> AlignSettings:
+    """Build the remedy for a view with a margin of `margin` network pixels."""
+    return AlignSettings(margin, scale)

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from aft_models.align import Align
 from aft_models.errors import AftModelsError
+from aft_models.remedies.align import Align
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -289,7 +289,7 @@ def test_align_integer_images_name_the_helper() -> None:
     [
         ({"margin": 1}, "expected a margin of 2 px or more, got 1"),
         ({"scale": 0}, "expected a scale of 1 or more, got 0"),
-        ({"interpolation": "bicubik"}, "Did you mean 'bicubic'"),
+        ({"interpolation": "bicubik"}, "bilinear or bicubic interpolation, got 'bicubik'"),
         ({"margin": 20}, "Use a margin of at most 16 px"),
         ({"std": (1.0,)}, "expected one mean and std per channel, got 3 and 1"),
     ],
