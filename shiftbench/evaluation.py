@@ -172,9 +172,10 @@ def evaluate(
     labels: ArrayLike | None = None,
     *,
     attack: str | Sequence[str] = "crop",
-    max_shift: int = Settings.max_shift,
+    max_shift: int | None = None,
     step: Fraction | float | None = None,
     view: int | tuple[int, int] | None = None,
+    scale: int = 1,
     full_grid: bool = False,
     consistency: str | Sequence[str] = ("integer", "half"),
     consistency_samples: int = 1,
@@ -201,12 +202,14 @@ def evaluate(
         labels: One class index per image.
         attack: `integer`, `half`, `crop` or `bilinear`, several of them, or `all`; see
             `shiftbench.ATTACKS`.
-        max_shift: The radius of the grid, in steps.
+        max_shift: The radius of the grid, in steps. Default: that of the attack, 6.
         step: Pixels between neighboring offsets, if not the attack's own.
         view: Height and width of what the model sees: the center of the images. By default as large
             as possible: for `crop` and `bilinear` the images less the pixels the grid needs around
             the view (6 on each side for crops up to 6), otherwise the whole images. Give the size
             (say 224, of images of 256) when the model insists on one.
+        scale: Pixels of the images per pixel of offsets: 2 for a model with `align`, whose view has
+            twice the resolution of its network.
         full_grid: Predict every offset, also after an image's first misclassified one.
         consistency: Kinds of random shift to compare with: `integer`, `half`, `crop` (two crops of
             the given images); empty for none.
@@ -245,6 +248,7 @@ def evaluate(
         consistency=tuple(_listed(consistency)),
         metrics=tuple(_listed(metrics)),
         max_shift=max_shift,
+        scale=scale,
         step=None if step is None else str(Fraction(step).limit_denominator(1000)),
         full_grid=full_grid,
         consistency_samples=consistency_samples,
@@ -265,7 +269,9 @@ def evaluate(
         if view is None:
             _warn_of_smaller_view(first[0], shown, settings)
         side = min(shown.shape[-2:])
-        geometry = Geometry(side, side + 2 * margin, margin, interpolation="none", crop="given")
+        geometry = Geometry(
+            side, side + 2 * margin, margin, interpolation="none", crop="given", scale=scale
+        )
         planned = plan_metrics(settings.metric_texts(), settings, geometry)
         loaded = _loaded(model, shown)
         predictor = Predictor(
@@ -284,7 +290,9 @@ def evaluate(
             digests = [_digest(image) for image in _cut(part, place).cpu()]
             tables.array(DIGEST, 1)[rows, 0] = digests
             identifiers = [identifier(digest) for digest in digests]
-            batch = ImageBatch(predictor, names, canvas, margin, identifiers=identifiers)
+            batch = ImageBatch(
+                predictor, names, canvas, margin, identifiers=identifiers, scale=scale
+            )
             for _ in measure(batch, [(metric, range(len(names))) for metric in planned], tables):
                 pass
     record = derive_result(
@@ -391,7 +399,7 @@ def _center(
         if text.partition(":")[0] not in ("consistency", "agreement")
     ]
     planned = plan_metrics(grids, settings, Geometry(side, side, 0, "none"))
-    needed = max(metric.margin() for metric in planned)
+    needed = (settings.scale or 1) * max(metric.margin() for metric in planned)
     rows, columns = (
         (view, view) if isinstance(view, int) else view or (height - 2 * needed, width - 2 * needed)
     )

@@ -123,7 +123,7 @@ def export(
         ModelError: The file gives other predictions than the model.
         AftModelsError: The model cannot be exported; the message names the operator.
 
-    >>> export("xcit_pico_6_p8.scenes+select:4", "model.onnx").difference  # doctest: +SKIP
+    >>> export("xcit_pico_6_p8.scenes+align:4:1", "model.onnx").difference  # doctest: +SKIP
     4.8e-06
     """
     path = Path(path)
@@ -266,7 +266,7 @@ class _Deployed(nn.Module):
         self.model, self.include = model, include
         if embedded is not None:
             self.model = copy.copy(model)
-            self.model._modules = {}
+            self.model._modules = {k: v for k, v in model._modules.items() if k != "network"}
             self.model.network = _Prepared(model.network, embedded)
         self.eval()
 

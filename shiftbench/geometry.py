@@ -1,7 +1,8 @@
 """The canvas of a run: resize, center crop, margin, padding (docs/protocol.md).
 
 The canvas is the view that a model takes plus a margin on each side that shifts read from. The
-position of the view in the image does not depend on the margin.
+position of the view in the image does not depend on the margin. Sides are in camera pixels, the
+pixels of the canvas; offsets are in network pixels, `scale` camera pixels each.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Geometry:
     rendered: bool = False  # drawn at the resolution of the view: no resize, any margin
     squash: bool = False  # both sides are resized to R
     inner: int | None = None  # side of the network's own images within a wider view; None: no such
+    scale: int = 1  # camera pixels per network pixel
 
     @property
     def side(self) -> int:
@@ -71,24 +73,48 @@ class Geometry:
             del content["inner"]
         if not self.squash:
             del content["squash"]
+        if self.scale == 1:
+            del content["scale"]
         return content
 
     def canvas(self, image: Image) -> Tensor:
         """Resize and crop an RGB image to a canvas: uint8 (3, side, side)."""
-        import torch
-
         pixels = np.asarray(  # (H, W, 3)
             image.resize(self._size(image), INTERPOLATIONS[self.interpolation])
         )
         rows, above = self._span(pixels.shape[0])
         columns, left = self._span(pixels.shape[1])
-        window = pixels[rows, columns]
-        below, right = self.side - above - window.shape[0], self.side - left - window.shape[1]
-        if above or below or left or right:
-            assert self.pad != "none", "geometry_for raises for a margin that the image lacks"
-            mode: Any = "reflect" if self.pad == "reflect" else "constant"
-            window = np.pad(window, ((above, below), (left, right), (0, 0)), mode)
-        return torch.from_numpy(np.ascontiguousarray(window.transpose(2, 0, 1)))
+        return self._padded(pixels[rows, columns], above, left, self.side)
+
+    def digitized(self, image: Image, dy: float, dx: float) -> Tensor:
+        """Resize an RGB image anew, as a camera does that moved by (dy, dx) camera pixels.
+
+        Returns:
+            The view without a margin: uint8 (3, view, view). At integer offsets it equals the
+            window of the canvas, up to the rounding of gray levels.
+        """
+        lengths = self._size(image)
+        (first_x, last_x), (first_y, last_y) = (
+            self._seen(length, shift) for length, shift in zip(lengths, (dx, dy), strict=True)
+        )
+        per_x, per_y = (old / new for old, new in zip(image.size, lengths, strict=True))
+        pixels = image.resize(
+            (last_x - first_x, last_y - first_y),
+            INTERPOLATIONS[self.interpolation],
+            box=(
+                per_x * (first_x + dx),
+                per_y * (first_y + dy),
+                min(per_x * (last_x + dx), image.width),
+                min(per_y * (last_y + dy), image.height),
+            ),
+        )
+        above, left = first_y - self._start(lengths[1]), first_x - self._start(lengths[0])
+        return self._padded(np.asarray(pixels), above, left, self.view)
+
+    def enlarges(self, image: Image) -> bool:
+        """Return True if the image has fewer pixels than the resized image."""
+        width, height = self._size(image)
+        return image.width < width or image.height < height
 
     def _size(self, image: Image) -> tuple[int, int]:
         """Return width and height after the resize."""
@@ -97,12 +123,32 @@ class Geometry:
             return self.resize, self.resize
         return resized_shape(width, height, self.resize)
 
-    def _span(self, length: int) -> tuple[slice, int]:
-        """Return the pixels of an axis within the canvas, and the count missing before them."""
+    def _start(self, length: int) -> int:
+        """Return the first pixel of the view along an axis."""
         # The crop of the network's images. Subtracting the margin afterwards fixes the position of
         # the view: rounding (length - side) / 2 would change it with the margin.
         inner = self.inner or self.view
-        start = center_start(length, inner) - (self.view - inner) // 2 - self.margin
+        return center_start(length, inner) - (self.view - inner) // 2
+
+    def _seen(self, length: int, shift: float) -> tuple[int, int]:
+        """Return the first and the last pixel of the view, plus 1, that the image contains."""
+        start = self._start(length)
+        return max(start, math.ceil(-shift)), min(start + self.view, math.floor(length - shift))
+
+    def _padded(self, pixels: Pixels, above: int, left: int, side: int) -> Tensor:
+        """Pad pixels to a square (3, side, side)."""
+        import torch
+
+        below, right = side - above - pixels.shape[0], side - left - pixels.shape[1]
+        if above or below or left or right:
+            assert self.pad != "none", "geometry_for raises for a margin that the image lacks"
+            mode: Any = "reflect" if self.pad == "reflect" else "constant"
+            pixels = np.pad(pixels, ((above, below), (left, right), (0, 0)), mode)
+        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+
+    def _span(self, length: int) -> tuple[slice, int]:
+        """Return the pixels of an axis within the canvas, and the count missing before them."""
+        start = self._start(length) - self.margin
         return slice(max(start, 0), min(start + self.side, length)), max(-start, 0)
 
 
@@ -114,6 +160,7 @@ def geometry_for(
     pad: str = "none",
     finished: bool = False,
     rendered: bool = False,
+    scale: int | None = None,
     shift: str = "this shift",
     remedy: str = "the wider view",
     advice: Callable[[int], Sequence[str]] = lambda available: (),
@@ -130,13 +177,16 @@ def geometry_for(
         preprocessing: The images that the model takes.
         crop_pct: `paper` (R = S 256 / 224 for every model; images of S x S are not resized),
             `model` (the model's own R and squashing), or a fraction.
-        margin: Pixels around the view.
+        margin: Network pixels around the view.
         pad: Fills the margin beyond the image: `none` (an error), `reflect`, `zeros`.
         finished: All images of the data set have S x S pixels already (`ImageSet.has_size`).
         rendered: The data set renders the canvas, with any margin.
+        scale: Camera pixels per network pixel, a multiple of that of the model's input remedies;
+            None: theirs.
         shift: The shift that needs the margin, for the error.
         remedy: The input remedies that need a wider view, for the error.
-        advice: From the margin that the images have (px) to further ways out, for the error.
+        advice: From the margin that the images have (network px) to further ways out, for the
+            error.
     """
     for what, name, known in (
         ("padding", pad, PADS),
@@ -146,18 +196,26 @@ def geometry_for(
             raise unknown_name(what, name, known)
     if margin < 0:
         raise UsageError(f"expected a margin of 0 or more pixels, got {margin}: increase it")
-    scale, view = preprocessing.scale, preprocessing.input_size
+    scale = scale or preprocessing.scale
+    if scale % preprocessing.scale:
+        raise UsageError(
+            f"expected a scale that is a multiple of {preprocessing.scale}, which {remedy} needs, "
+            f"got {scale}. Use --scale {preprocessing.scale}, or {remedy}:1 for scale 1"
+        )
+    view = scale // preprocessing.scale * preprocessing.input_size
     inner = scale * preprocessing.size
     geometry = Geometry(
         view=view,
         resize=scale * _resize(preprocessing, crop_pct, finished),
-        margin=margin,
-        interpolation=preprocessing.interpolation,
+        margin=scale * margin,
+        # At a finer scale the canvas is the picture of a camera, which the model resizes itself.
+        interpolation=preprocessing.interpolation if scale == 1 else "bicubic",
         pad=pad,
         crop=str(crop_pct),
         rendered=rendered,
         squash=crop_pct == "model" and preprocessing.squash,
         inner=None if inner == view else inner,
+        scale=scale,
     )
     if not rendered:
         _require_margin(geometry, finished, shift, remedy, advice)
@@ -194,12 +252,14 @@ def _require_margin(
     advice: Callable[[int], Sequence[str]],
 ) -> None:
     """Raise UsageError for a margin that the images lack."""
-    view, resize = geometry.inner or geometry.view, geometry.resize
-    margin = (geometry.side - view) // 2
+    scale = geometry.scale
+    view, resize = (geometry.inner or geometry.view) // scale, geometry.resize // scale
+    margin = (geometry.side // scale - view) // 2
     available = max(resize - view, 0) // 2
     if margin <= available or geometry.pad != "none":
         return
-    who = [shift] * (geometry.margin > 0) + [remedy] * (margin > geometry.margin)
+    own = geometry.margin // scale
+    who = [shift] * (own > 0) + [remedy] * (margin > own)
     unresized = ", which are not resized," if finished and resize == view else ""
     enough = math.floor(1000 * view / (view + 2 * margin)) / 1000
     ways = [*advice(available), "--pad reflect", f"--crop-pct {enough:g}"]

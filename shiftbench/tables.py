@@ -34,7 +34,16 @@ UNKNOWN = -1
 CLEAN = "clean"  # the table of the view at (0, 0), shared by all metrics
 PROBABILITY = ".probability"  # suffix of the array beside the classes of a table
 LABEL, DIGEST, NEAR_TIE, UNREADABLE = "label", "digest", "near_tie", "unreadable"
-DTYPES = {LABEL: np.int16, DIGEST: np.int64, NEAR_TIE: np.int8, UNREADABLE: np.int8}
+# 1: the image has fewer pixels than the canvas was cut from; it has no phase to be aligned by.
+ENLARGED, NO_PHASE = "enlarged", "no_phase"
+DTYPES = {
+    LABEL: np.int16,
+    DIGEST: np.int64,
+    NEAR_TIE: np.int8,
+    UNREADABLE: np.int8,
+    ENLARGED: np.int8,
+    NO_PHASE: np.int8,
+}
 MOST_CLASSES = np.iinfo(np.int16).max
 MAX_DISAGREEMENT = 0.01  # fraction of common cells that rounding on other hardware may explain
 RETRY_SECONDS = 0.02  # until the folder is listed again
@@ -191,7 +200,7 @@ def merged(parts: Sequence[Tables]) -> Tables:
 
 def _disagreement(name: str, ours: NDArray[Any], theirs: NDArray[Any]) -> list[tuple[int, int]]:
     """Return the cells that differ, if they are more than rounding explains."""
-    if name in (NEAR_TIE, UNREADABLE) or name.endswith(PROBABILITY):
+    if name in (NEAR_TIE, UNREADABLE, NO_PHASE) or name.endswith(PROBABILITY):
         return []
     both = (ours >= 0) & (theirs >= 0)
     differ = np.argwhere(both & (ours != theirs))

@@ -23,7 +23,7 @@ from shiftbench.records.verify import contradictions
 from shiftbench.shifts import ATTACKS, SHIFTS
 
 COUNT, SIZE = 21, 16
-PIXEL_ATTACKS = [name for name in ATTACKS if not SHIFTS.get(ATTACKS.get(name).shift).rendered]
+PIXEL_ATTACKS = [name for name in ATTACKS if not SHIFTS.get(ATTACKS.get(name).shift).digitizes]
 
 
 def images() -> Tensor:
@@ -200,7 +200,7 @@ def test_evaluate_draws_follow_from_the_pixels(model: nn.Sequential, labels: Ten
     ("change", "error", "message"),
     [
         ({"attack": "crops"}, UsageError, "Did you mean 'crop'"),
-        ({"attack": "camera"}, UsageError, "rendered again"),
+        ({"attack": "camera"}, UsageError, "image files or rendered images"),
         ({"consistency": ["whole"]}, UsageError, "unknown consistency 'whole'"),
         ({"max_shift": 8}, UsageError, "needs 8 pixels around the view, but images of 16x16"),
         ({"view": 14}, UsageError, "needs 2 pixels .* view of 14x14"),

@@ -64,7 +64,7 @@ def record_of(model: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("ending", ["onnx", "pt2"])
 @pytest.mark.parametrize(
-    ("remedies", "include"), [("", "normalize"), ("+vote:3", ""), ("+select:2", "uint8")]
+    ("remedies", "include"), [("", "normalize"), ("+vote:3", ""), ("+align:2:1", "uint8")]
 )
 def test_exported_file_gives_record_without_options(
     remedies: str, include: str, ending: str, net: str, tmp_path: Path
@@ -87,7 +87,7 @@ def test_exported_file_gives_record_without_options(
 
 
 @pytest.mark.parametrize(
-    ("remedy", "include"), [("vote:2", "normalize"), ("select:2", "uint8"), ("canonical", "")]
+    ("remedy", "include"), [("vote:2", "normalize"), ("align:2:1", "uint8"), ("canonical", "")]
 )
 def test_onnx_file_and_remedy_become_one_graph(
     remedy: str, include: str, net: str, tmp_path: Path
@@ -159,13 +159,13 @@ def test_input_remedy_wraps_files_and_callables(net: str, tmp_path: Path) -> Non
 
 def test_export_network_of_notebook(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Conv2d(3, 12, 5, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    repaired = aft_models.repair(net, "circular+select:2", input_size=24)
+    repaired = aft_models.repair(net, "circular+align:2:1", input_size=24)
     facts = {"input_size": 24, "mean": 0.5, "std": 0.25}
     path = tmp_path / "m.onnx"
     shiftbench.export(repaired, path, preprocessing=facts, images=2)
     loaded = load_model(str(path))
     assert loaded.exported is not None
-    assert (loaded.exported.remedies, loaded.preprocessing.input_size) == ("circular+select:2", 28)
+    assert (loaded.exported.remedies, loaded.preprocessing.input_size) == ("circular+align:2:1", 28)
     with pytest.raises(UsageError, match="expected the preprocessing of the network"):
         shiftbench.export(net, tmp_path / "n.onnx")
 
@@ -202,8 +202,8 @@ def test_verify_finds_edited_file(edited: str, net: str, tmp_path: Path) -> None
         ("OLD", "m.onnx", "expected remedies after old.onnx"),
         ("OLD+vote:3", "m.pt2", "Choose a name that ends with .onnx"),
         ("OLD+aps", "m.onnx", "an exported file has no layers"),
-        ("SELECT+vote:3", "m.onnx", "with vote[+]select:2"),
-        ("SELECT+select:3", "m.onnx", "given twice"),
+        ("SELECT+vote:3", "m.onnx", "with vote[+]align:2:1"),
+        ("SELECT+align:3:1", "m.onnx", "given twice"),
         ("BARE", "m.onnx", "input size, mean and std unknown"),
     ],
 )
@@ -213,7 +213,7 @@ def test_export_bad_request_raises(
     if "OLD" in model or "old" in file:
         shiftbench.export(net, tmp_path / "old.onnx", images=1)
     if "SELECT" in model:
-        shiftbench.export(f"{net}+select:2", tmp_path / "select.onnx", images=1)
+        shiftbench.export(f"{net}+align:2:1", tmp_path / "select.onnx", images=1)
     bare = NET.partition("    return")[0] + "    return net\n"
     (tmp_path / "bare.py").write_text(bare)
     names = {"NET": net, "OLD": "old.onnx", "SELECT": "select.onnx", "BARE": "bare.py:build"}

@@ -31,7 +31,7 @@ from shiftbench.tables import LABEL, Cells, Tables
 
 CUDA = torch.device("cuda", 0)
 MARGIN = 6
-PIXEL_SHIFTS = [name for name in SHIFTS if not SHIFTS.get(name).rendered]
+PIXEL_SHIFTS = [name for name in SHIFTS if not SHIFTS.get(name).digitizes]
 SMALL = {"depth": 1, "class_depth": 1, "num_classes": 5, "img_size": 32}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 
@@ -40,10 +41,11 @@ def command(
     """Compare remedies on a model: what each changes, costs and gains.
 
     Nothing is trained, and the model is not modified. Change: relative change of the centered
-    logits under a cyclic shift of 1 px and 1/2 px. Cost: CPU time relative to the original. With
-    --data: accuracy, and adversarial accuracy under crop shifts of up to 1 px and 2 px.
+    logits under a cyclic shift of 1 px and 1/2 px (empty for align, whose view is wider). Cost: CPU
+    time relative to the original. With --data: accuracy, and adversarial accuracy under crop shifts
+    of up to 1 px and 2 px, of all remedies at one scale.
 
-    Use a remedy by its name: `shiftbench run -m MODEL+select:10`.
+    Use a remedy by its name: `shiftbench run -m MODEL+align:8`.
     """
     images = limit or (PROBED if data is None else WITH_LABELS)
     trials = repair(
@@ -67,8 +69,10 @@ def command(
 
 
 def _row(trial: RepairTrial) -> dict[str, object]:
+    changes = {n: None if math.isnan(v := getattr(trial, n)) else v for n in ("whole", "half")}
     return {
         **asdict(trial),
+        **changes,
         "scores": [asdict(score) for score in trial.scores],
         "needs_finetuning": trial.needs_finetuning,
     }
@@ -85,8 +89,7 @@ def _print(model: str, trials: list[RepairTrial]) -> None:
             t.remedies or "(original)",
             f"{t.changed:,}" if t.remedies else "",
             f"{t.unchanged:,}" if t.unchanged else "",
-            f"{t.whole:.1e}",
-            f"{t.half:.1e}",
+            *("" if math.isnan(change) else f"{change:.1e}" for change in (t.whole, t.half)),
             f"{t.cost:.1f}x",
             "yes" if t.needs_finetuning else "",
             *(f"{score.text()}\n{score.interval()}" for score in t.scores),

@@ -66,7 +66,7 @@ OUTPUT, CHECKS = map(Group, ("Output", "CI checks (exit code 3)"))
 
 @options.command("run")
 @click.argument("suite", required=False, shell_complete=options.complete_suites)
-@options.models("Model to evaluate, e.g. timm:resnet50+select:10; repeatable.", group=MODEL)
+@options.models("Model to evaluate, e.g. timm:resnet50+align:8; repeatable.", group=MODEL)
 @options.checkpoint(MODEL)
 @options.strip_prefix(MODEL)
 @MODEL("--name", "NAME", "Name of the model in records; same as -m NAME=MODEL.", rare=True)
@@ -84,20 +84,29 @@ OUTPUT, CHECKS = map(Group, ("Output", "CI checks (exit code 3)"))
     type=Choice(["none", "reflect", "zeros"]),
     default="none",
 )
+@DATA(
+    "--scale",
+    "N",
+    "Camera px per network px.  [default: 2 with align or camera on files, else 1]",
+    type=COUNT,
+)
 @DATA.flag("--download", "Download a missing dataset.", rare=True)
 @DATA.flag("--skip-bad", "Leave out unreadable images.", rare=True)
 @options.suite_root(DATA)
 @EVALUATION(
     "-a --attack attacks",
     "NAME[:STEP]",
-    "crop, bilinear, integer, half, all or none; repeatable.  [default: all]",
+    "crop, camera, bilinear, integer, half, all or none; repeatable.  [default: all]",
     multiple=True,
     default=("all",),
     callback=_attacks,
     shell_complete=options.names_of("attacks", "all", "none"),
 )
 @EVALUATION(
-    "--max-shift", "STEPS", "Grid radius: 6 = crop 6 px, half 3 px, bilinear 1 px.", default=6
+    "--max-shift",
+    "STEPS",
+    "Grid radius.  [default: 6 = crop 6 px, half 3 px, bilinear 1 px; camera 3 = 1 px]",
+    type=click.IntRange(0),
 )
 @EVALUATION(
     "--metric metrics",
@@ -208,7 +217,7 @@ def command(
 
     \b
     shiftbench run -m timm:resnet50 -d imagenet:/data -a crop --max-shift 3
-    shiftbench run -m net.py:build -m net.py:build+select:10 -d folder:/photos -a crop
+    shiftbench run -m net.py:build -m net.py:build+align:8 -d folder:/photos -a crop
     """
     if suite is None:
         parse_models(models)  # a wrong name is an error before torch is imported

@@ -100,22 +100,25 @@ def _require_layers(model: Model) -> None:
     )
 
 
-def load_batch(model: Model, dataset: ImageSet, margin: int = 0) -> tuple[Tensor, Tensor]:
+def load_batch(
+    model: Model, dataset: ImageSet, margin: int = 0, *, scale: int = 1
+) -> tuple[Tensor, Tensor]:
     """Load all images of a small data set.
 
     Args:
         model: The model whose preprocessing applies.
         dataset: The images.
-        margin: Largest margin around the view in pixels; smaller where the images end.
+        margin: Largest margin around the view in network pixels; smaller where the images end.
+        scale: Camera pixels per network pixel.
 
     Returns:
         Normalized images (B, C, H, W) and their labels.
     """
     recipe, rendered = model.preprocessing, isinstance(dataset, RenderedSet)
     finished = dataset.has_size(recipe.size)
-    geometry = geometry_for(recipe, finished=finished, rendered=rendered)
-    spare = margin if rendered else min(margin, (geometry.resize - geometry.view) // 2)
-    geometry = replace(geometry, margin=max(spare, 0))
+    geometry = geometry_for(recipe, finished=finished, rendered=rendered, scale=scale)
+    spare = margin if rendered else min(margin, (geometry.resize - geometry.view) // (2 * scale))
+    geometry = replace(geometry, margin=scale * max(spare, 0))
     batch = next(canvas_batches(dataset, geometry, batch_size=len(dataset), workers=0))
     return normalize(batch.canvas, recipe.mean, recipe.std), batch.labels
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from statistics import median
 
@@ -13,11 +15,14 @@ from torch import Tensor, nn
 
 import aft_models
 from aft_models.errors import AftModelsError
+from aft_models.preprocessing import Preprocessing
 from aft_models.remedies import REMEDIES, RemedySpec, parse_remedies
 from aft_models.remedies.context import RepairReport
+from aft_models.remedies.crops import FILTERS, Downscale
+from aft_models.remedies.inputs import ShownNetwork, unbound, with_view
 from aft_models.remedies.repair import reports
 from shiftbench.auditing.layers import load_batch
-from shiftbench.data import load_dataset, relabeled
+from shiftbench.data import ImageSet, load_dataset, relabeled
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.metrics.adversarial import Adversarial
@@ -44,8 +49,10 @@ class RepairTrial:
 
     remedies: str  # "" is the original network
     reports: tuple[RepairReport, ...] = ()  # one per remedy
-    whole: float = 0.0  # relative change of the logits under a cyclic shift by a whole pixel
-    half: float = 0.0  # and by half a pixel, on both axes
+    # Relative change of the logits under a cyclic shift by 1 px and by 1/2 px on both axes; NaN for
+    # remedies with a wider view, whose input has no cyclic shifts.
+    whole: float = 0.0
+    half: float = 0.0
     cost: float = 1.0  # CPU time of a forward pass relative to the original
     images: int = 0  # number of images
     right: tuple[int, ...] = ()  # images correctly classified at every crop up to 0, 1 and 2 px
@@ -111,15 +118,50 @@ def repair(
     dataset = load_dataset(data or "scenes", limit=images)
     if data is not None:
         dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)
-    canvas, labels = load_batch(classifier, dataset, MARGIN)
-    margin = (canvas.shape[-1] - classifier.preprocessing.input_size) // 2
+    images_of = Images.load(classifier, dataset, 1)
+    chosen = [*(remedies or _all_remedies(images_of.margin))]
+    scale = max(_scale(text) for text in chosen)
+    if classifier.preprocessing.interpolation not in FILTERS:  # align is refused by name
+        scale = 1
     return try_remedies(
         classifier.layers,
-        canvas,
-        remedies or _all_remedies(margin),
-        margin=margin,
-        labels=None if data is None else labels,
+        images_of if scale == 1 else Images.load(classifier, dataset, scale),
+        chosen,
+        view=images_of.view[:PROBED],
+        preprocessing=classifier.preprocessing,
+        labeled=data is not None,
     )
+
+
+@dataclass(frozen=True)
+class Images:
+    """Normalized canvases of some images, and their labels."""
+
+    canvas: Tensor  # (B, C, H, W)
+    labels: Tensor  # (B,)
+    margin: int  # network pixels around the network's view
+    scale: int = 1  # pixels of the canvas per network pixel
+
+    @classmethod
+    def load(cls, model: Model, dataset: ImageSet, scale: int) -> Images:
+        """Load images with as large a margin as they have, up to `MARGIN`."""
+        canvas, labels = load_batch(model, dataset, MARGIN, scale=scale)
+        size = model.preprocessing.input_size
+        return cls(canvas, labels, (canvas.shape[-1] // scale - size) // 2, scale)
+
+    @property
+    def view(self) -> Tensor:
+        """The views without a margin."""
+        return SHIFTS.get("crop").views(self.canvas, self.scale * self.margin)(ORIGIN)
+
+
+def _scale(text: str) -> int:
+    """Return the camera pixels per network pixel that remedies need; 1 for an unknown remedy."""
+    try:
+        specs = parse_remedies(text)
+    except AftModelsError:  # its trial states the error
+        return 1
+    return prod(unbound(spec).scale for spec in specs if spec.remedy.input)
 
 
 def _all_remedies(margin: int) -> list[str]:
@@ -140,58 +182,73 @@ def _all_remedies(margin: int) -> list[str]:
 def _fitting(name: str, margin: int) -> str:
     """Return a remedy whose margin is at most `margin` px, if another number allows that."""
     (spec,) = parse_remedies(name)
-    if not spec.remedy.input or len(spec.numbers) != 1:
+    if not spec.remedy.input or not unbound(spec).margin:
         return name
-    (number,) = spec.remedy.numbers
+    number = spec.remedy.numbers[0]
     numbers = range(number.default, number.lowest - 1, -1)
-    fitting = next((n for n in numbers if _margin(spec, n) <= margin), number.default)
-    return name if fitting == number.default else f"{name}:{fitting}"
+    fitting = next((n for n in numbers if _margin(spec, n) <= margin), number.lowest)
+    return str(replace(spec, numbers=(fitting, *spec.numbers[1:])))
 
 
 def _margin(spec: RemedySpec, number: int) -> int:
-    """Return the margin in pixels of an input remedy with another number."""
-    margin: int = spec.remedy.load()(number).margin
-    return margin
+    """Return the margin in network pixels of an input remedy with another first number."""
+    return unbound(replace(spec, numbers=(number, *spec.numbers[1:]))).margin
 
 
 def try_remedies(
     network: nn.Module,
-    canvas: Tensor,
+    images: Images,
     remedies: Sequence[str],
     *,
-    margin: int = 0,
-    labels: Tensor | None = None,
+    view: Tensor | None = None,
+    preprocessing: Preprocessing | None = None,
+    labeled: bool = True,
 ) -> list[RepairTrial]:
     """Try remedies on copies of a network in eval mode; the first trial is of the network itself.
 
-    All are given the same normalized canvas (B, C, H, W), with a margin of `margin` pixels around
-    the network's view. Changes and cost are those of the first few images; accuracy is measured on
-    all if there are labels.
+    Accuracy under crops is measured on the same canvases for all, at one scale. Changes and costs
+    are measured on the network's own view.
+
+    Args:
+        network: The network without remedies.
+        images: Canvases at the scale that the remedies need, or a multiple of it.
+        remedies: Each a text such as `circular+aps`.
+        view: A few normalized images (B, C, S, S) for changes and costs. Default: the first of the
+            views of the canvases, which then have scale 1.
+        preprocessing: Mean, std and interpolation of the network, for remedies that use them.
+        labeled: Measure accuracy too.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    >>> before, after = try_remedies(net.eval(), torch.rand(2, 3, 8, 8), ["circular+aps"])
+    >>> images = Images(torch.rand(2, 3, 8, 8), torch.zeros(2), margin=0)
+    >>> before, after = try_remedies(net.eval(), images, ["circular+aps"], labeled=False)
     >>> after.whole < 1e-5 < before.whole
     True
     """
-    image = SHIFTS.get("crop").views(canvas, margin)(ORIGIN)
-    first, trials = image[:PROBED], []
+    view = images.view[:PROBED] if view is None else view
+    size = view.shape[-1]
+    facts = replace(preprocessing or Preprocessing.of(network), size=size, margin=0, scale=1)
+    trials = []
     for text in ("", *remedies):
         repaired, refused = network, ""
         try:
             if text:
-                repaired = aft_models.repair(network, text, input_size=image.shape[-1]).eval()
+                repaired = aft_models.repair(
+                    network, text, input_size=size, preprocessing=facts
+                ).eval()
         except AftModelsError as error:
             refused = str(error)
         needed = sum(report.margin for report in reports(repaired))
-        if needed > margin:
-            fits = [f"{name}:{n}" for name, n in _smaller(text, needed, margin)]
+        if needed > images.margin:
+            fits = [f"{name}:{n}" for name, n in _smaller(text, needed, images.margin)]
             offer = f": use {fits[0]}" if fits else ": use larger images"
-            refused = f"needs a margin of {needed} px, the images leave {margin}{offer}"
+            refused = f"needs a margin of {needed} px, the images leave {images.margin}{offer}"
         if refused:
             trials.append(RepairTrial(text, refused=refused))
-        else:
-            left = margin - needed
-            trials.append(_examine(text, repaired, lambda: network(first), canvas, left, labels))
+            continue
+        wide = with_view(facts, repaired.remedies if isinstance(repaired, ShownNetwork) else ())
+        trial = _examine(text, repaired, network, images, view, wide)
+        right = _right(repaired, images, wide) if labeled else ()
+        trials.append(replace(trial, right=right))
     return trials
 
 
@@ -199,7 +256,7 @@ def _smaller(text: str, needed: int, margin: int) -> list[tuple[str, int]]:
     """List the remedies of a text whose number can be reduced until the margin fits."""
     found = []
     for spec in parse_remedies(text):
-        if spec.remedy.input and len(spec.numbers) == 1 and _margin(spec, spec.numbers[0]):
+        if spec.remedy.input and unbound(spec).margin:
             number = spec.numbers[0] - (needed - margin)
             if number >= spec.remedy.numbers[0].lowest:
                 found.append((spec.remedy.name, number))
@@ -210,29 +267,54 @@ def _smaller(text: str, needed: int, margin: int) -> list[tuple[str, int]]:
 def _examine(
     text: str,
     network: nn.Module,
-    run_original: Callable[[], object],
-    canvas: Tensor,
-    margin: int,
-    labels: Tensor | None,
+    original: nn.Module,
+    images: Images,
+    view: Tensor,
+    wide: Preprocessing,
 ) -> RepairTrial:
-    crops = SHIFTS.get("crop").views(canvas, margin)
-    probed = crops(ORIGIN)[:PROBED]
-    cyclic = SHIFTS.get("cyclic").views(probed, 0)
-    logits = network(probed)
+    """Measure the changes under cyclic shifts and the cost."""
+    seen = view
+    if wide.margin or wide.scale > 1:  # a remedy that cuts its crop from a wider or finer view
+        seen = _scaled(images, wide)[:PROBED]
     cost = 1.0
     if text:  # in turns, since the load of the machine changes
-        ratios = (_seconds(lambda: network(probed)) / _seconds(run_original) for _ in range(ROUNDS))
-        cost = median(ratios)
-    whole, half = (relative_change(network(cyclic(offset)), logits) for offset in (WHOLE, HALF))
-    right: tuple[int, ...] = ()
-    if labels is not None:
-        metric = Adversarial("crop", min(margin, CROPS), "1")
-        tables = predict_tables(
-            network, canvas, labels.tolist(), [metric], margin=margin, batch_size=PROBED
+        ratios = (
+            _seconds(lambda: network(seen)) / _seconds(lambda: original(view))
+            for _ in range(ROUNDS)
         )
-        outcomes = metric.outcomes(read_cells(tables, metric, tables.keys))
-        right = tuple(int(correct.sum()) for correct in outcomes.values())
-    return RepairTrial(text, reports(network), whole, half, cost, len(canvas), right)
+        cost = median(ratios)
+    whole = half = math.nan
+    if seen is view:
+        cyclic, logits = SHIFTS.get("cyclic").views(view, 0), network(view)
+        whole, half = (relative_change(network(cyclic(o)), logits) for o in (WHOLE, HALF))
+    return RepairTrial(text, reports(network), whole, half, cost, len(images.canvas))
+
+
+def _scaled(images: Images, wide: Preprocessing) -> Tensor:
+    """Return the views that a network behind input remedies takes."""
+    finer, margin = images.scale // wide.scale, images.margin - wide.margin
+    views = SHIFTS.get("crop").views(images.canvas, images.scale * margin)(ORIGIN)
+    return views if finer == 1 else Downscale(wide, finer).show(views)[0]
+
+
+@torch.no_grad()
+def _right(network: nn.Module, images: Images, wide: Preprocessing) -> tuple[int, ...]:
+    """Count the images classified correctly at every crop up to 0, 1 and 2 px."""
+    finer, margin = images.scale // wide.scale, images.margin - wide.margin
+    if finer > 1:
+        network = ShownNetwork(network, [Downscale(wide, finer)])
+    metric = Adversarial("crop", min(margin, CROPS), "1")
+    tables = predict_tables(
+        network,
+        images.canvas,
+        images.labels.tolist(),
+        [metric],
+        margin=images.scale * margin,
+        scale=images.scale,
+        batch_size=PROBED,
+    )
+    outcomes = metric.outcomes(read_cells(tables, metric, tables.keys))
+    return tuple(int(correct.sum()) for correct in outcomes.values())
 
 
 def relative_change(logits: Tensor, before: Tensor) -> float:

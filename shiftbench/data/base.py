@@ -199,6 +199,7 @@ class DataSource:
 
     summary: str  # one line for `shiftbench list datasets`
     load: Callable[[DataRequest], ImageSet]
+    rendered: bool = False  # True if its sets render images at any offset
 
 
 DATA_SOURCES: Registry[DataSource] = Registry("data set")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from shiftbench.data.base import ImageSet, RenderedSet
 from shiftbench.errors import DataError, UsageError
+from shiftbench.grid import Offset
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,9 +26,17 @@ CHUNK = 4  # images a worker decodes before it hands them over
 AHEAD = 4  # chunks every worker may be ahead
 FEW = 128  # images for which starting processes takes longer than decoding
 
-# An index, its pixels or the reason why there are none, and its digest. An array, not a tensor: it
-# needs no shared file descriptor on its way from a worker.
-Decoded = tuple[int, NDArray[np.uint8] | str, int]
+
+@dataclass(frozen=True)
+class Decoded:
+    """An image from a worker. Arrays, not tensors: they need no shared file descriptors."""
+
+    index: int
+    canvas: NDArray[np.uint8] | None  # (3, side, side); None: it does not decode
+    digest: int = 0
+    enlarged: bool = False  # has fewer pixels than the resized image
+    original: NDArray[np.uint8] | None = None  # (H, W, 3), if requested
+    problem: str = ""  # reason why it does not decode
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,8 @@ class CanvasBatch:
     indices: tuple[int, ...] = ()  # into the data set, where there is one
     digests: tuple[int, ...] = ()  # of the images' contents
     bad: tuple[str, ...] = ()  # keys of images that were to be in this batch but do not decode
+    enlarged: tuple[bool, ...] = ()  # True: the image has fewer pixels than the resized image
+    originals: tuple[NDArray[np.uint8], ...] = ()  # (H, W, 3) each, if they were requested
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -50,6 +63,8 @@ class CanvasBatch:
             self.keys[rows],
             self.indices[rows],
             self.digests[rows],
+            enlarged=self.enlarged[rows],
+            originals=self.originals[rows],
         )
 
 
@@ -60,6 +75,7 @@ class _Decoder:
     dataset: ImageSet
     geometry: Geometry
     indices: Sequence[int]
+    originals: bool  # keep the decoded images too
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -68,9 +84,12 @@ class _Decoder:
         index = self.indices[position]
         try:
             image, digest = self.dataset.load(index)
-            return index, self.geometry.canvas(image).numpy(), digest
         except DataError as error:
-            return index, str(error), 0
+            return Decoded(index, None, problem=str(error))
+        canvas, original = self.geometry.canvas(image).numpy(), None
+        if self.originals:
+            original = np.array(image)
+        return Decoded(index, canvas, digest, self.geometry.enlarges(image), original)
 
 
 class Canvases:
@@ -88,8 +107,9 @@ class Canvases:
         *,
         workers: int | None = None,
         skip_bad: bool = False,
+        originals: bool = False,
     ) -> None:
-        """Prepares the stream; nothing is decoded before the first `take`.
+        """Prepare the stream; nothing is decoded before the first `take`.
 
         Args:
             dataset: Where the images come from.
@@ -98,6 +118,7 @@ class Canvases:
             workers: Processes that decode; 0 decodes here, None chooses by the size of the job.
             skip_bad: Leave unreadable images out and name them in the batch's `bad`; otherwise the
                 first of them is an error.
+            originals: Include the decoded images, for cameras that form them anew.
         """
         if workers is not None and workers < 0:
             raise UsageError(f"workers must be 0 or more, got {workers}")
@@ -105,6 +126,7 @@ class Canvases:
         self._geometry = geometry
         self._indices = list(range(len(dataset)) if indices is None else indices)
         self._skip_bad = skip_bad
+        self._originals = originals
         self._workers = default_workers(len(self._indices)) if workers is None else workers
         self._position = 0
         self._decoded = self._decode()
@@ -125,21 +147,21 @@ class Canvases:
             return None
         dataset, geometry = self._dataset, self._geometry
         bad: list[str] = []
+        decoded: list[Decoded] = []
         if isinstance(dataset, RenderedSet):
             inner = geometry.inner or geometry.view
             canvas = dataset.render(chosen, inner, (geometry.side - inner) // 2)
             digests = {index: dataset.digest(index) for index in chosen}
         else:
             decoded = list(islice(self._decoded, len(chosen)))
-            problems = {index: text for index, text, _ in decoded if isinstance(text, str)}
-            digests = {index: digest for index, _, digest in decoded}
+            problems = [one.problem for one in decoded if one.canvas is None]
             if problems and not self._skip_bad:
-                raise DataError(next(iter(problems.values())))
-            bad = [dataset.keys[index] for index in chosen if index in problems]
-            chosen = [index for index in chosen if index not in problems]
-            images = [
-                torch.from_numpy(pixels) for index, pixels, _ in decoded if index not in problems
-            ]
+                raise DataError(problems[0])
+            bad = [dataset.keys[one.index] for one in decoded if one.canvas is None]
+            decoded = [one for one in decoded if one.canvas is not None]
+            digests = {one.index: one.digest for one in decoded}
+            chosen = [one.index for one in decoded]
+            images = [torch.from_numpy(one.canvas) for one in decoded]
             side = geometry.side
             canvas = torch.stack(images) if images else torch.empty((0, 3, side, side)).byte()
         if torch.cuda.is_available():
@@ -151,6 +173,8 @@ class Canvases:
             tuple(chosen),
             tuple(digests[index] for index in chosen),
             tuple(bad),
+            tuple(one.enlarged for one in decoded),
+            tuple(one.original for one in decoded if one.original is not None),
         )
 
     def _decode(self) -> Iterator[Decoded]:
@@ -159,7 +183,7 @@ class Canvases:
         from aft_models.workers import end_with_parent
 
         chunks: DataLoader[Decoded] = DataLoader(
-            _Decoder(self._dataset, self._geometry, self._indices),  # type: ignore[arg-type]
+            _Decoder(self._dataset, self._geometry, self._indices, self._originals),  # type: ignore[arg-type]
             batch_size=CHUNK,
             num_workers=self._workers,
             prefetch_factor=AHEAD if self._workers else None,
@@ -176,6 +200,33 @@ class Canvases:
                 "a data loading process died, most often for lack of memory: use fewer "
                 f"--workers than {self._workers}, or 0"
             ) from error
+
+
+class DigitizedViews:
+    """The images of a batch, digitized anew by a camera that moved over the original files."""
+
+    def __init__(self, geometry: Geometry, batch: CanvasBatch) -> None:
+        """Prepare a batch whose original images were loaded with it."""
+        self._geometry, self._canvas = geometry, batch.canvas
+        self._images = [Image.fromarray(original) for original in batch.originals]
+
+    def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
+        """Return uint8 (B, 3, view, view), seen from an offset in camera pixels."""
+        import torch
+
+        chosen = range(len(self._images)) if rows is None else rows.tolist()
+        if offset.dy % 1 == 0 == offset.dx % 1:  # the same pixels as in the canvas
+            side, margin = self._geometry.view, self._geometry.margin
+            top, left = margin + int(offset.dy), margin + int(offset.dx)
+            window = self._canvas[..., top : top + side, left : left + side]
+            return window if rows is None else window[rows]
+        # The resize of Pillow releases the lock of the interpreter.
+        with ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="digitize") as pool:
+            views = pool.map(lambda row: self._digitized(row, offset), chosen)
+            return torch.stack(list(views))
+
+    def _digitized(self, row: int, offset: Offset) -> Tensor:
+        return self._geometry.digitized(self._images[row], offset.dy, offset.dx)
 
 
 def default_workers(images: int) -> int:

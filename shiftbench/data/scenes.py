@@ -109,5 +109,7 @@ def _load(request: DataRequest) -> Scenes:
 
 DATA_SOURCES.register(
     "scenes",
-    DataSource("embedded procedural scenes, 12 classes, rendered from any offset", _load),
+    DataSource(
+        "embedded procedural scenes, 12 classes, rendered from any offset", _load, rendered=True
+    ),
 )

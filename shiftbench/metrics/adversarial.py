@@ -45,7 +45,8 @@ class Adversarial(Metric):
     def plan(cls, argument: str, settings: Settings, geometry: Geometry) -> Adversarial:
         text = argument if ":" in argument or not settings.step else f"{argument}:{settings.step}"
         attack = parse_attack(text)
-        return cls(attack.name, settings.max_shift, str(attack.step), settings.full_grid)
+        radius = attack.radius if settings.max_shift is None else settings.max_shift
+        return cls(attack.name, radius, str(attack.step), settings.full_grid)
 
     @property
     def label(self) -> str:

@@ -64,7 +64,7 @@ class Metric(ABC):
         return cls()
 
     def margin(self) -> int:
-        """Return the number of pixels around the view that its views read."""
+        """Return the number of network pixels around the view that its views read."""
         return 0
 
     @abstractmethod

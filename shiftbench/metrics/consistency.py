@@ -52,10 +52,10 @@ class DrawKind:
 
         Args:
             geometry: The canvas without a margin.
-            spare: Pixels on each side that crops leave to input remedies of other models.
+            spare: Network pixels on each side that crops leave to input remedies of other models.
         """
-        view, resize = geometry.view, geometry.resize
-        inner = geometry.inner or view
+        sides = geometry.view, geometry.resize, geometry.inner or geometry.view
+        view, resize, inner = (side // geometry.scale for side in sides)
         span = min(MAX_SPAN, (inner - 1) // 2) if self.per_draw == 1 else resize - view
         shared = resize - inner - 2 * spare
         if self.per_draw == 2 and shared >= 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -105,6 +106,27 @@ class ExportInfo:
         if not outer:
             return self.digests
         return (Identity(self.weights, self.joined(outer, name), self.code).digest,)
+
+
+def stated_view(path: Path) -> tuple[int, int]:
+    """Return margin (network pixels) and scale in the metadata of a file; (0, 1) if it has none."""
+    text = ""
+    try:
+        if path.suffix == ".onnx":
+            import onnx
+
+            content = onnx.load(path, load_external_data=False)
+            text = {entry.key: entry.value for entry in content.metadata_props}.get(METADATA, "")
+        elif zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                names = [n for n in archive.namelist() if Path(n).name == EXTRA_FILE]
+                text = archive.read(names[0]).decode() if names else ""
+    except Exception:  # of any library: loading the model reports the error
+        return 0, 1
+    if not text:
+        return 0, 1
+    preprocessing = ExportInfo.from_json(text, path).preprocessing
+    return preprocessing.margin, preprocessing.scale
 
 
 def read_options(options: Mapping[str, Any], known: Sequence[str], what: str) -> Mapping[str, Any]:

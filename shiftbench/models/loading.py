@@ -222,7 +222,7 @@ def _repaired(name: ModelName, built: Built, preprocessing: Preprocessing) -> Mo
             preprocessing,
             name=str(name),
             source=TITLES.get(name.source, name.source),
-            remedies=build_inputs(name.remedies),
+            remedies=build_inputs(name.remedies, preprocessing),
             class_names=built.class_names,
             identity=Identity(built.weights, join_remedies(name.remedies), built.code),
             parameters=built.parameters,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,13 @@ from torch import Tensor, nn
 from aft_models.checkpoint import state_dict_digest
 from aft_models.preprocessing import Preprocessing
 from aft_models.remedies import parse_remedies
-from aft_models.remedies.inputs import InputRemedy, ShownNetwork, shared_view, show_all
+from aft_models.remedies.inputs import (
+    InputRemedy,
+    ShownNetwork,
+    shared_view,
+    show_all,
+    with_view,
+)
 from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.identity import Identity
 from shiftbench.models.exported import ExportInfo
@@ -80,11 +85,7 @@ class Model(ShownNetwork):
         self.name, self.source, self.class_names = name, source, tuple(class_names)
         read = read_preprocessing(preprocessing, name)
         self.network_size = read.input_size
-        self.preprocessing = replace(  # the file of an exported model may contain remedies
-            read,
-            margin=read.margin + sum(remedy.margin for remedy in remedies),
-            scale=read.scale * prod(remedy.scale for remedy in remedies),
-        )
+        self.preprocessing = with_view(read, remedies)  # an exported file may contain remedies too
         self.exported = exported
         self._probabilities = False  # the network returns probabilities: logarithms are taken
         self.eval()

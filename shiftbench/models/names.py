@@ -1,4 +1,4 @@
-"""Names of models: `mine=timm:resnet50,drop_path_rate=0.1+circular+select:12`. Needs no torch.
+"""Names of models: `mine=timm:resnet50,drop_path_rate=0.1+circular+align:12:1`. Needs no torch.
 
     model  = [ label "=" ] , base , { "+" , remedy } ;
     base   = [ source ":" ] , name , { "," , key , "=" , value } ;

@@ -117,13 +117,14 @@ def _unequal_inputs(first: Result, second: Result) -> str:
     sides = [(cut["resize"], cut.get("inner") or cut["view"]) for cut in cuts]
     a, b = (resize / inner for resize, inner in sides)
     scales = [f"{resize}/{inner} px" for resize, inner in sides]
+    filters = [result.model.interpolation for result in (first, second)]
     facts = [
         {
-            "interpolation": str(cut["interpolation"]),
+            "interpolation": interpolation,
             "squash": "yes" if cut.get("squash") else "no",
             "input scale": "equal" if abs(a / b - 1) < SCALE_TOLERANCE else scale,
         }
-        for cut, scale in zip(cuts, scales, strict=True)
+        for cut, scale, interpolation in zip(cuts, scales, filters, strict=True)
     ]
     return unequal(*facts)
 

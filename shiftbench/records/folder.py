@@ -128,8 +128,8 @@ def load_records(
         on_unreadable: Receives the error of each record that cannot be read, which is left out.
             Without it, the first such record is an error.
 
-    >>> len(load_records([Path("results/records")]))
-    48
+    >>> len(load_records([Path("results/records/xcit_pico_6_p8.scenes--scenes")]))
+    1
 
     Raises:
         RecordError: There is no such folder, or no record in it.

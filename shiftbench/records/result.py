@@ -30,8 +30,10 @@ from shiftbench.statistics import Score
 from shiftbench.tables import (
     CLEAN,
     DIGEST,
+    ENLARGED,
     LABEL,
     NEAR_TIE,
+    NO_PHASE,
     UNREADABLE,
     Cells,
     Tables,
@@ -43,7 +45,7 @@ from shiftbench.tables import (
 SCHEMA = 3
 TABLES_FOLDER = "tables"
 # Conditions of a record that a table names only where they differ from these values.
-USUAL_CONDITIONS = {"crop": "paper", "pad": "none", "precision": "fp32"}
+USUAL_CONDITIONS = {"crop": "paper", "pad": "none", "scale": "1", "precision": "fp32"}
 # Odd numbers that spread labels and occurrences over the 64 bits of an image's identifier.
 LABEL_STEP, OCCURRENCE_STEP = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
@@ -322,6 +324,9 @@ def derive_result(
     requested = tables.keys[:most]
     known = readable(tables, requested)
     margin = max((request.metric.margin() for request in scored.requests.values()), default=0)
+    margin *= data.geometry.get("scale", 1)
+    rows = tables.rows(known)
+    enlarged, no_phase = ((tables.column(name)[rows] > 0).sum() for name in (ENLARGED, NO_PHASE))
     return Result(
         model=model,
         data=replace(
@@ -329,6 +334,8 @@ def derive_result(
             images=len(known),
             skipped=len(requested) - len(known),
             geometry={**data.geometry, "margin": margin},
+            enlarged=int(enlarged),
+            no_phase=int(no_phase),
         ),
         settings=dict(settings),
         requests=tuple(infos),

@@ -28,6 +28,7 @@ class ModelInfo:
     std: tuple[float, ...]
     interpolation: str
     identity: Mapping[str, Any] = field(default_factory=dict)  # what predictions depend on
+    originals: tuple[str, ...] = ()  # digests of the models that an exported file was written from
 
     @classmethod
     def of(cls, model: Model) -> ModelInfo:
@@ -42,6 +43,7 @@ class ModelInfo:
             std=model.preprocessing.std,
             interpolation=model.preprocessing.interpolation,
             identity=model.identity.to_json(),
+            originals=model.original_digests,
         )
 
 
@@ -55,6 +57,8 @@ class DataInfo:
     geometry: Mapping[str, Any]  # resize, view, margin, crop, pad, interpolation
     skipped: int = 0  # unreadable images, left out with --skip-bad
     classes: tuple[str, ...] = ()  # class names by index; empty where unknown
+    enlarged: int = 0  # images with fewer pixels than the resized image, where that was counted
+    no_phase: int = 0  # images without a phase, which `align` leaves in the center
 
     def __str__(self) -> str:
         return f"{self.name} {self.split}, {self.images:,} images"
@@ -66,9 +70,13 @@ class DataInfo:
         if cut["crop"] == "given":  # images in memory
             return f"view {cut['view']} of {cut['resize']} px, margin {cut['margin']} px"
         first = "rendered" if cut["rendered"] else f"resized to {cut['resize']} px"
+        if (scale := cut.get("scale", 1)) > 1:
+            first = f"scale {scale}, {first}"
         padded = "" if cut["pad"] == "none" else f", margin padded ({cut['pad']})"
         size = f"view {cut['view']} px, margin {cut['margin']} px, {cut['interpolation']}"
-        return f"{first}, {size}{padded}"
+        counts = {"enlarged": self.enlarged, "without a phase (not aligned)": self.no_phase}
+        noted = [f"; {n:,} of {self.images:,} images {what}" for what, n in counts.items() if n]
+        return f"{first}, {size}{padded}{''.join(noted)}"
 
     def class_name(self, index: int) -> str:
         """Return the name of a class, or its index where it has no name."""

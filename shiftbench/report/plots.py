@@ -283,8 +283,8 @@ def family_of(model: str) -> str:
 def short_name(model: str) -> str:
     """Return a model's name without its source and input size.
 
-    >>> short_name("timm:vit_tiny_patch16_224"), short_name("tv:mobilenet_v2+select:12")
-    ('vit_tiny_patch16', 'mobilenet_v2+select:12')
+    >>> short_name("timm:vit_tiny_patch16_224"), short_name("tv:mobilenet_v2+align:12:1")
+    ('vit_tiny_patch16', 'mobilenet_v2+align:12:1')
     """
     model, plus, remedies = model.partition("+")
     return re.sub(r"_\d{3}$", "", model.rpartition(":")[2]) + plus + remedies

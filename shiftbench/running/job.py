@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from aft_models.preprocessing import Preprocessing
 from aft_models.remedies import parse_remedies
+from aft_models.remedies.inputs import unbound
 from shiftbench.data import ImageSet, RenderedSet, relabeled
 from shiftbench.data.base import in_turn
 from shiftbench.errors import DataError, ModelError, UsageError
@@ -27,7 +29,7 @@ from shiftbench.records.sections import DataInfo, ModelInfo
 from shiftbench.registry import unknown_name
 from shiftbench.running import PRECISIONS
 from shiftbench.running.predict import check_labels
-from shiftbench.shifts import ATTACKS, PAPER_ATTACKS, SHIFTS, parse_attack
+from shiftbench.shifts import ATTACKS, SHIFTS, parse_attack
 from shiftbench.tables import CLEAN, LABEL, MOST_CLASSES, Cells, Tables
 
 log = logging.getLogger(__name__)
@@ -61,10 +63,10 @@ class Settings:
     """
 
     # Names, to which a step may be added ("bilinear:1/4"), "all" or "none".
-    attacks: tuple[str | AttackSpec, ...] = PAPER_ATTACKS
+    attacks: tuple[str | AttackSpec, ...] = ("all",)
     consistency: tuple[str, ...] = ("integer", "half", "crop")
     metrics: tuple[str, ...] = ()  # further ones, such as "flip" or "agreement:5"
-    max_shift: int = 6  # radius of grids, in steps
+    max_shift: int | None = None  # radius of grids, in steps; None: each attack's own
     step: str | None = None  # pixels between offsets, such as "1/4"; None: each attack's own
     full_grid: bool = False  # predict every offset of every image
     consistency_samples: int = 1  # random draws per image
@@ -74,6 +76,9 @@ class Settings:
     precision: str = "fp32"
     crop_pct: str = "paper"  # or "model", or a number: how the view is cut from the image
     pad: str = "none"  # or "reflect", "zeros": fills a margin that the image lacks
+    # Camera pixels per network pixel; None: as many as the input remedies need, and 2 for the
+    # attack `camera` on image files.
+    scale: int | None = None
     skip_bad: bool = False  # leave unreadable images out
     # Pixels on each side that random crops leave unused, for input remedies of compared models.
     remedy_margin: int = 0
@@ -85,24 +90,43 @@ class Settings:
             DRAWS.get(kind)
         for text in self.metrics:
             METRICS.get(text.partition(":")[0])
-        for name in ("consistency_samples", "limit", "attack_limit"):
+        for name in ("consistency_samples", "limit", "attack_limit", "scale"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"expected {name.replace('_', '-')} of 1 or more, got {value}")
         if self.precision not in PRECISIONS:
             raise unknown_name("precision", self.precision, PRECISIONS)
 
-    def for_data(self, dataset: ImageSet) -> Settings:
-        """Resolve `all` and `none` among the attacks to those that the data set allows."""
-        return self.with_attacks(camera=isinstance(dataset, RenderedSet))
+    def for_model(self, model: Preprocessing, dataset: ImageSet) -> Settings:
+        """Resolve the scale, and `all` and `none` among the attacks.
 
-    def with_attacks(self, *, camera: bool) -> Settings:
-        """Resolve `all` and `none` among the attacks; `camera`: include those that render again."""
+        Shifts of the network's own input are left out of `all` and of consistency where the view is
+        wider or finer than that input.
+        """
+        rendered = isinstance(dataset, RenderedSet)
+        scale = self.scale or max(model.scale, self.needed_scale(rendered=rendered))
+        changed = self.with_attacks(camera=rendered, wide=scale > 1 or model.margin > 0)
+        return replace(changed, scale=scale)
+
+    def needed_scale(self, *, rendered: bool) -> int:
+        """Return the scale that the attacks need: 2 for cameras that digitize image files."""
+        names = [spec.attack.partition(":")[0] for spec in self.attack_specs()]
+        shifts = [ATTACKS.get(name).shift for name in names if name not in ("all", "none")]
+        return 2 if not rendered and any(SHIFTS.get(shift).digitizes for shift in shifts) else 1
+
+    def with_attacks(self, *, camera: bool, wide: bool = False) -> Settings:
+        """Resolve `all` and `none` among the attacks.
+
+        Args:
+            camera: Include those that form images anew in `all`.
+            wide: Leave shifts of the network's own input out of `all` and of consistency.
+        """
         given = self.attack_specs()
-        names = attack_names((spec.text for spec in given), camera=camera) if given else ()
+        names = attack_names((s.text for s in given), camera=camera, wide=wide) if given else ()
         own = {name: [spec for spec in given if spec.text == name] for name in names}
         chosen = [spec for name in names for spec in own[name] or [AttackSpec(name)]]
-        return replace(self, attacks=tuple(chosen))
+        kinds = (k for k in self.consistency if not wide or _moves_camera(DRAWS.get(k).shift))
+        return replace(self, attacks=tuple(chosen), consistency=tuple(kinds))
 
     def attack_specs(self) -> list[AttackSpec]:
         """List the attacks, those given by name as well."""
@@ -129,19 +153,29 @@ class Settings:
         return requests
 
 
-def attack_names(names: Iterable[str], *, camera: bool) -> tuple[str, ...]:
+def _moves_camera(shift: str) -> bool:
+    return SHIFTS.get(shift).moves_camera
+
+
+def attack_names(names: Iterable[str], *, camera: bool, wide: bool = False) -> tuple[str, ...]:
     """Resolve `all` and `none`, and sort by the order of the registry.
 
     Args:
         names: As the user wrote them; none at all means all.
-        camera: True if the data set can be rendered again, which some attacks need.
+        camera: Include attacks that form images anew in `all`.
+        wide: Leave attacks on the network's own input out of `all`.
     """
     wanted = set(names)
     if wanted == {"none"}:
         return ()
     if not wanted or "all" in wanted:
         usual = {name for name in ATTACKS if not ATTACKS.get(name).opt_in}
-        fitting = {a for a in usual if camera or not SHIFTS.get(ATTACKS.get(a).shift).rendered}
+        shifts = {name: SHIFTS.get(ATTACKS.get(name).shift) for name in usual}
+        fitting = {
+            name
+            for name, shift in shifts.items()
+            if (camera or not shift.digitizes) and (shift.moves_camera or not wide)
+        }
         wanted = (wanted - {"all"}) | fitting
     order = {name: place for place, name in enumerate(ATTACKS)}
     for name in wanted:
@@ -159,6 +193,13 @@ class Job:
     requests: tuple[Request, ...]  # accuracy first
     settings: Mapping[str, Any]  # settings of every prediction: seed, precision
     skip_bad: bool = False
+
+    @property
+    def originals(self) -> bool:
+        """True if a metric forms images anew from their files."""
+        views = (view for request in self.requests for view in request.metric.views(""))
+        shifts = {view.shift for view in views} & {*SHIFTS}
+        return not self.geometry.rendered and any(SHIFTS.get(s).digitizes for s in shifts)
 
     @cached_property
     def order(self) -> list[int]:
@@ -256,7 +297,7 @@ def _plugin_digests(metrics: Iterable[Metric]) -> dict[str, dict[str, str]]:
 def make_job(model: Model, dataset: ImageSet, settings: Settings) -> Job:
     """Choose the metrics, their images, and the one canvas that serves all of them."""
     dataset = relabeled(dataset, model.num_classes, model.class_names)
-    settings = settings.for_data(dataset)
+    settings = settings.for_model(model.preprocessing, dataset)
     _check(model, dataset, settings)
     cut = partial(
         canvas_for,
@@ -264,15 +305,17 @@ def make_job(model: Model, dataset: ImageSet, settings: Settings) -> Job:
         dataset,
         crop_pct=settings.crop_pct,
         pad=settings.pad,
+        scale=settings.scale,
         advice=partial(_smaller_shifts, model, settings),
     )
     bare = cut()
     _warn_of_resize(model, bare)
-    if bare.resize - bare.view < 2:
+    if bare.resize - bare.view < 2 * bare.scale:
         # Images without a margin for random crops: an error only if they were requested by name.
         kinds = tuple(kind for kind in settings.consistency if kind != "crop")
         settings = replace(settings, consistency=kinds)
     requests = settings.requests(bare, min(settings.limit or len(dataset), len(dataset)))
+    _require_shifts(model, requests, bare.scale)
     widest = max((request.metric for request in requests), key=lambda metric: metric.margin())
     return Job(
         model,
@@ -309,18 +352,26 @@ def _check(model: Model, dataset: ImageSet, settings: Settings) -> None:
         raise DataError(
             f"expected a distinct key per image, got {key!r} for {count} images of {dataset.name}"
         )
-    for name in (spec.text for spec in settings.attack_specs()):
-        shift = SHIFTS.get(ATTACKS.get(name.partition(":")[0]).shift)
-        if shift.rendered and not isinstance(dataset, RenderedSet):
-            raise UsageError(
-                f"attack {name!r} needs a data set that can be rendered again, got "
-                f"{dataset.name!r}. Use --data scenes, or another attack"
-            )
+
+
+def _require_shifts(model: Model, requests: Iterable[Request], scale: int) -> None:
+    """Raise UsageError for a shift that does not support the view of a model, or its scale."""
+    plain = model.preprocessing.scale
+    for metric in (request.metric for request in requests):
+        for shift in {view.shift for view in metric.views("")}:
+            if not SHIFTS.get(shift).moves_camera and (scale > 1 or model.preprocessing.margin):
+                why = f"views of scale {scale}" if scale > 1 else "+".join(view_remedies(model))
+                raise UsageError(
+                    f"cannot measure {metric.name} with {why}: it shifts the network's own input. "
+                    f"Use --attack crop or camera{', or --scale 1' * (scale > plain)}"
+                )
+        if isinstance(metric, Adversarial):
+            SHIFTS.get(ATTACKS.get(metric.attack).shift).require(metric.grid, scale)
 
 
 def _warn_of_resize(model: Model, geometry: Geometry) -> None:
     """Warn if the paper's resize replaces one that the user's own transform states."""
-    own, used = model.preprocessing, geometry.resize // model.preprocessing.scale
+    own, used = model.preprocessing, geometry.resize // geometry.scale
     if not own.states_resize or geometry.crop != "paper" or geometry.rendered:
         return
     if own.squash or own.own_resize != used:
@@ -335,30 +386,36 @@ def _warn_of_resize(model: Model, geometry: Geometry) -> None:
 def _smaller_shifts(model: Model, settings: Settings, available: int) -> list[str]:
     """Return a smaller max shift and a smaller remedy that fit a margin of `available` px."""
     ways, remedies = [], model.preprocessing.margin
-    radii = range(settings.max_shift - 1, 0, -1)
+    radius = max(getattr(metric, "radius", 1) for metric in _attack_metrics(settings))
+    radii = range(radius - 1, 0, -1)
     fitting = (r for r in radii if _attack_margin(settings, r) + remedies <= available)
-    if radius := next(fitting, None):
-        ways.append(f"--max-shift {radius}")
+    if smaller := next(fitting, None):
+        ways.append(f"--max-shift {smaller}")
     number, names = available - _attack_margin(settings), view_remedies(model)
-    if len(names) == 1 and number > 0:
-        ways.append(f"{names[0].partition(':')[0]}:{number}")
+    if len(names) == 1 and number > 1:
+        name, _, *rest = names[0].split(":") if ":" in names[0] else (names[0], "")
+        ways.append(":".join([name, str(number), *rest]))
     return ways
 
 
-def _attack_margin(settings: Settings, max_shift: int | None = None) -> int:
-    """Return the largest margin of the attacks in pixels, `max_shift` steps each if given."""
+def _attack_metrics(settings: Settings, max_shift: int | None = None) -> list[Metric]:
+    """Plan the attacks alone, of `max_shift` steps each if given."""
     specs = settings.attack_specs()
     if max_shift is not None:
         specs = [replace(spec, max_shift=max_shift) for spec in specs]
     attacks = replace(settings, attacks=tuple(specs), consistency=(), metrics=())
-    requests = attacks.requests(Geometry(1, 1, 0, "none"), 1)
-    return max(request.metric.margin() for request in requests)
+    return [request.metric for request in attacks.requests(Geometry(1, 1, 0, "none"), 1)]
+
+
+def _attack_margin(settings: Settings, max_shift: int | None = None) -> int:
+    """Return the largest margin of the attacks in network pixels."""
+    return max(metric.margin() for metric in _attack_metrics(settings, max_shift))
 
 
 def view_remedies(model: Model) -> list[str]:
     """List the remedies of a model that need a wider view."""
     specs = [spec for spec in parse_remedies(model.identity.remedies) if spec.remedy.input]
-    return [str(spec) for spec in specs if spec.remedy.load()(*spec.numbers).margin]
+    return [str(spec) for spec in specs if unbound(spec).margin]
 
 
 def canvas_for(
@@ -367,6 +424,7 @@ def canvas_for(
     *,
     crop_pct: str,
     pad: str,
+    scale: int | None = None,
     margin: int = 0,
     shift: str = "nothing",
     advice: Callable[[int], Sequence[str]] = lambda available: (),
@@ -379,6 +437,7 @@ def canvas_for(
         pad=pad,
         finished=dataset.has_size(model.preprocessing.size),
         rendered=isinstance(dataset, RenderedSet),
+        scale=scale,
         shift=shift,
         remedy="+".join(view_remedies(model)) or "the wider view",
         advice=advice,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shiftbench.errors import DataError, ModelError, UsageError, first_line
+from shiftbench.grid import Offset
 from shiftbench.metrics.base import CLEAN_VIEW, Metric, View, read_cells
 from shiftbench.models import Model
 from shiftbench.shifts import SHIFTS, Scene, Views
@@ -238,8 +239,9 @@ class ImageBatch:
     keys: Sequence[str]
     canvas: Tensor  # (B, C, H + 2 margin, W + 2 margin), normalized
     margin: int = 0
-    scene: Scene | None = None  # renders the images again, where that is possible
+    scene: Scene | None = None  # forms the images anew, where that is possible
     identifiers: Sequence[str] = ()  # random views follow from them; default: the keys
+    scale: int = 1  # pixels of the canvas per pixel of offsets
     _views: dict[str, Views] = field(default_factory=dict)
     _seen: dict[tuple[int, bytes], Tensor] = field(default_factory=dict)  # network input -> logits
 
@@ -254,7 +256,8 @@ class ImageBatch:
                 prepared = SHIFTS.get(shift).views(self.canvas, self.margin, self.scene)
                 self._views[shift] = prepared
             stop = start + len(list(same))
-            parts.append(self._views[shift](offset, torch.tensor(rows[start:stop])))
+            moved = Offset(self.scale * offset.dy, self.scale * offset.dx)
+            parts.append(self._views[shift](moved, torch.tensor(rows[start:stop])))
             start = stop
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -355,6 +358,7 @@ def predict_tables(
     *,
     keys: Sequence[str] | None = None,
     margin: int = 0,
+    scale: int = 1,
     batch_size: int = 64,
 ) -> Tables:
     """Predict the cells that metrics need of images in memory.
@@ -366,13 +370,14 @@ def predict_tables(
         metrics: What to measure.
         keys: A name per image, from which its random views follow; default: its number.
         margin: Pixels around the view, on each side.
+        scale: Pixels of the canvas per pixel of offsets.
         batch_size: Images per forward pass.
     """
     names = [str(i) for i in range(len(canvas))] if keys is None else list(keys)
     tables = Tables(names)
     tables.array(LABEL, 1)[:, 0] = labels
     predictor = Predictor(network, canvas.device, batch_size=batch_size)
-    batch = ImageBatch(predictor, names, canvas, margin)
+    batch = ImageBatch(predictor, names, canvas, margin, scale=scale)
     for _ in measure(batch, [(metric, range(len(names))) for metric in metrics], tables):
         pass
     return tables

@@ -16,11 +16,16 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from aft_models.preprocessing import normalize
+from aft_models.remedies.align import Align
+from aft_models.remedies.crops import Downscale
+from aft_models.remedies.inputs import ShownNetwork
 from shiftbench.data import CanvasBatch, Canvases, ImageSet, RenderedSet, load_dataset
+from shiftbench.data.canvases import DigitizedViews
 from shiftbench.errors import DataError, RecordError, UsageError
-from shiftbench.metrics.base import Request, read_cells, remaining_passes
+from shiftbench.metrics.base import CLEAN_VIEW, Request, read_cells, remaining_passes
 from shiftbench.models import Model, load_model
 from shiftbench.records.folder import RECORD_FILE, load_record, record_folder, write_record
 from shiftbench.records.result import TABLES_FOLDER, Result, derive_result
@@ -36,12 +41,23 @@ from shiftbench.running.predict import (
 )
 from shiftbench.running.shards import WHOLE, Shard
 from shiftbench.shifts import Views
-from shiftbench.tables import CLEAN, DIGEST, UNKNOWN, UNREADABLE, TableFolder, Tables, identifier
+from shiftbench.tables import (
+    CLEAN,
+    DIGEST,
+    ENLARGED,
+    NO_PHASE,
+    UNKNOWN,
+    UNREADABLE,
+    TableFolder,
+    Tables,
+    identifier,
+)
 
 log = logging.getLogger(__name__)
 
 FULL_BATCHES = 4  # batches of images that are measured together, so that a search fills its batches
 FIRST_SAVE, LAST_SAVE = 2.0, 30.0  # seconds between two saves; doubles from one to the other
+MOST_ORIGINALS = 64  # decoded images in memory: those of a camera have tens of megabytes each
 SAVE_FRACTION = 0.05  # of the time, at most
 LISTED = 10  # unreadable images that an error names
 
@@ -171,6 +187,8 @@ def predict_missing(
         most, done = _most_passes(job, keys, tables), 0
         due, interval = time.monotonic() + FIRST_SAVE, FIRST_SAVE
         size = FULL_BATCHES * predictor.batch_size
+        if job.originals:
+            size = min(size, MOST_ORIGINALS)
         for canvases in load_ahead(job, keys, size, tables, workers=execution.workers):
             for _ in _measure_in_memory(job, canvases, predictor, tables):
                 if callback is not None:
@@ -194,9 +212,13 @@ def _most_passes(job: Job, keys: Sequence[str], tables: Tables) -> int:
 
 
 def make_predictor(job: Job, device: torch.device, batch_size: int | None) -> Predictor:
-    """Move the model of a job to a device."""
+    """Move the model of a job to a device, behind the resize that the scale of the job needs."""
+    module: nn.Module = job.model
+    finer = job.geometry.scale // job.model.preprocessing.scale
+    if finer > 1:
+        module = ShownNetwork(job.model, [Downscale(job.model.preprocessing, finer)])
     return Predictor.of(
-        job.model,
+        module,
         device,
         name=job.model.name,
         side=job.geometry.view,
@@ -214,7 +236,14 @@ def load_ahead(
         DataError: An image has changed since it was predicted before.
     """
     indices = [job.order[job.position[key]] for key in keys]
-    stream = Canvases(job.dataset, job.geometry, indices, workers=workers, skip_bad=job.skip_bad)
+    stream = Canvases(
+        job.dataset,
+        job.geometry,
+        indices,
+        workers=workers,
+        skip_bad=job.skip_bad,
+        originals=job.originals,
+    )
     with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
         pending = pool.submit(stream.take, size)
         while (batch := pending.result()) is not None:
@@ -230,6 +259,8 @@ def load_ahead(
                         "--output, or start over with --fresh"
                     )
                 digests[row] = digest
+            if batch.enlarged and (job.originals or job.geometry.scale > 1):
+                tables.array(ENLARGED, 1)[rows, 0] = batch.enlarged
             if len(batch):
                 yield batch
 
@@ -240,6 +271,7 @@ def _measure_in_memory(
     """Measure a batch, in halves when memory runs out; cells that were predicted are kept."""
     try:
         batch = image_batch(job, canvases, predictor)
+        _note_phases(job, batch, tables)
         places = [job.position[key] for key in batch.keys]
         metrics = (
             (request.metric, [i for i, place in enumerate(places) if place < request.images])
@@ -255,6 +287,18 @@ def _measure_in_memory(
             yield from _measure_in_memory(job, canvases.take(part), predictor, tables)
 
 
+def _note_phases(job: Job, batch: ImageBatch, tables: Tables) -> None:
+    """Note the images without a phase, which `align` leaves in the center."""
+    for remedy in job.model.remedies:
+        if isinstance(remedy, Align):
+            views = batch.view(range(len(batch.keys)), [CLEAN_VIEW] * len(batch.keys))
+            finer = job.geometry.scale // job.model.preprocessing.scale
+            if finer > 1:
+                views, _ = Downscale(job.model.preprocessing, finer).to(views.device).show(views)
+            has_phase = remedy.has_phase(views).cpu().numpy()
+            tables.array(NO_PHASE, 1)[tables.rows(batch.keys), 0] = ~has_phase
+
+
 def image_batch(job: Job, canvases: CanvasBatch, predictor: Predictor) -> ImageBatch:
     """Move images to the device of the model and normalize them there."""
     dataset, geometry = job.dataset, job.geometry
@@ -265,9 +309,12 @@ def image_batch(job: Job, canvases: CanvasBatch, predictor: Predictor) -> ImageB
         return normalize(moved, recipe.mean, recipe.std)
 
     def scene() -> Views:
-        assert isinstance(dataset, RenderedSet)
-        inner = geometry.inner or geometry.view
-        views = dataset.views(canvases.indices, inner, wider=(geometry.view - inner) // 2)
+        if isinstance(dataset, RenderedSet):
+            inner = geometry.inner or geometry.view
+            wider = (geometry.view - inner) // 2
+            views = dataset.views(canvases.indices, inner, geometry.scale, wider)
+        else:
+            views = DigitizedViews(geometry, canvases)
         return lambda offset, rows=None: prepare(views(offset, rows))
 
     return ImageBatch(
@@ -275,8 +322,9 @@ def image_batch(job: Job, canvases: CanvasBatch, predictor: Predictor) -> ImageB
         canvases.keys,
         prepare(canvases.canvas),
         geometry.margin,
-        scene if isinstance(dataset, RenderedSet) else None,
+        scene if isinstance(dataset, RenderedSet) or canvases.originals else None,
         [identifier(digest) for digest in canvases.digests],
+        geometry.scale,
     )
 
 

@@ -3,7 +3,7 @@
     defaults: {data: imagenet:/data, attacks: [crop, bilinear]}
     runs:
       - {model: timm:resnet50}
-      - {model: timm:resnet50+select:10, attacks: [crop, {attack: half, max_shift: 3, limit: 200}]}
+      - {model: timm:resnet50+align:8, attacks: [crop, {attack: half, max_shift: 3, limit: 200}]}
 
 Keys are the fields of `RunSpec`; the options of `shiftbench run` fill the same fields.
 """
@@ -20,11 +20,13 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import yaml
 
 from aft_models.errors import AftModelsError
-from aft_models.remedies.inputs import build_inputs
+from aft_models.remedies.inputs import unbound
 from shiftbench.data import DATA_SOURCES, ImageSet, load_dataset
 from shiftbench.errors import ShiftbenchError, UsageError, first_line
 from shiftbench.files import file_safe
 from shiftbench.models import Model, load_model, parse_model
+from shiftbench.models.exported import stated_view
+from shiftbench.models.names import FILE_SOURCES
 from shiftbench.models.sources import SOURCES
 from shiftbench.records.folder import record_folder
 from shiftbench.registry import unknown_name
@@ -41,8 +43,8 @@ ENDINGS = (".yaml", ".yml")
 class RunSpec(Settings):
     """One run: a model, a data set and settings.
 
-    >>> RunSpec(model="timm:resnet50+select:12", attacks=("crop",)).shown
-    'timm:resnet50+select:12'
+    >>> RunSpec(model="timm:resnet50+align:8", attacks=("crop",)).shown
+    'timm:resnet50+align:8'
     """
 
     model: str  # as `--model` spells it
@@ -103,7 +105,8 @@ def run_all(
 ) -> Iterator[Outcome]:
     """Run one specification after the other; a run that fails does not stop the others.
 
-    Random crops of all models on the same images have one span, the largest that all allow.
+    All models on the same images have one scale, and their random crops have one span, the largest
+    that all allow.
 
     Args:
         specs: Of `read_suite`, or made in Python.
@@ -114,7 +117,7 @@ def run_all(
         callback: Called with the title of each run; returns the callback of its progress.
     """
     opened: dict[tuple[str, str | None, Path | None], ImageSet] = {}
-    for number, spec in enumerate(with_shared_margin(specs), 1):
+    for number, spec in enumerate(with_shared_view(specs), 1):
         source = spec.data, spec.split, spec.class_map
         title = f"{number}/{len(specs)} {spec.shown}" if len(specs) > 1 else spec.shown
         try:
@@ -135,29 +138,44 @@ def run_all(
             yield Outcome(spec, None, error)
 
 
-def with_shared_margin(specs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Set `remedy_margin` to the largest margin of the input remedies on the same images.
+def with_shared_view(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """Set the margin and the scale to the largest that runs on the same images need.
 
-    >>> plain, wide = RunSpec(model="timm:resnet50"), RunSpec(model="timm:resnet50+select:10")
-    >>> [spec.remedy_margin for spec in with_shared_margin([plain, wide])]
-    [10, 10]
+    >>> plain, wide = RunSpec(model="timm:resnet50"), RunSpec(model="timm:resnet50+align:8")
+    >>> [(spec.remedy_margin, spec.scale) for spec in with_shared_view([plain, wide])]
+    [(8, 2), (8, 2)]
     """
-    margins = [((spec.data, spec.split), _view_margin(spec.model)) for spec in specs]
-    largest: dict[tuple[str, str | None], int] = {}
-    for images, margin in margins:
-        largest[images] = max(largest.get(images, 0), margin)
+    margins: dict[tuple[str, str | None], int] = {}
+    scales: dict[tuple[str, str | None], int] = {}
+    for spec in specs:
+        images = spec.data, spec.split
+        margin, scale = _view(spec.model)
+        margins[images] = max(margins.get(images, 0), margin, spec.remedy_margin)
+        source = spec.data.partition(":")[0]
+        rendered = source in DATA_SOURCES and DATA_SOURCES.get(source).rendered
+        scales[images] = max(scales.get(images, 1), scale, spec.needed_scale(rendered=rendered))
     return [
-        replace(spec, remedy_margin=max(spec.remedy_margin, largest[spec.data, spec.split]))
+        replace(
+            spec,
+            remedy_margin=margins[spec.data, spec.split],
+            scale=spec.scale or scales[spec.data, spec.split],
+        )
         for spec in specs
     ]
 
 
-def _view_margin(model: str) -> int:
-    """Return the margin of a model's input remedies in pixels; 0 if the name cannot be read."""
+def _view(text: str) -> tuple[int, int]:
+    """Return margin (network pixels) and scale of a model's input remedies; (0, 1) if unknown."""
     try:
-        return sum(remedy.margin for remedy in build_inputs(parse_model(model).remedies))
+        name = parse_model(text)
+        margin, scale = stated_view(Path(name.name)) if name.source in FILE_SOURCES else (0, 1)
+        for spec in name.remedies:
+            if spec.remedy.input:
+                remedy = unbound(spec)
+                margin, scale = margin + remedy.margin, scale * remedy.scale
     except (ShiftbenchError, AftModelsError):
-        return 0  # the run itself reports the error
+        return 0, 1  # the run itself reports the error
+    return margin, scale
 
 
 def suite_names() -> list[str]:

@@ -126,6 +126,7 @@ def job_of(record: Result, model: Model, dataset: ImageSet) -> Job:
         dataset,
         crop_pct=str(record.data.geometry["crop"]),
         pad=str(record.data.geometry["pad"]),
+        scale=int(record.data.geometry.get("scale", 1)),
         margin=max(request.metric.margin() for request in requests),
         shift=f"the record of {record.model.name}",
     )
@@ -135,12 +136,13 @@ def job_of(record: Result, model: Model, dataset: ImageSet) -> Job:
 def differences(record: Result, job: Job) -> list[str]:
     """List where a record is of another model, of other data or of other images than it states."""
     theirs, ours = vars(record.model), vars(job.model_info)
-    compared = [name for name in ours if name != "identity"]
+    compared = [name for name in ours if name not in ("identity", "originals")]
     originals = job.model.original_digests
-    if originals and theirs["digest"] != ours["digest"]:  # an exported file of the model
-        compared = [name for name in compared if name not in OF_THE_ORIGINAL]
-    else:
+    if theirs["digest"] == ours["digest"]:
         originals = ()
+    elif originals or ours["digest"] in record.model.originals:
+        # One of the two is an exported file, or both are.
+        compared = [name for name in compared if name not in OF_THE_ORIGINAL]
     pairs = {
         **{f"model {name}": (theirs[name], ours[name]) for name in compared},
         "data": (record.data.name, job.dataset.name),
@@ -156,7 +158,7 @@ def differences(record: Result, job: Job) -> list[str]:
         for what, (stated, given) in pairs.items()
         if stated != given
     ]
-    if originals and theirs["digest"] not in originals:
+    if originals and not {theirs["digest"], *record.model.originals} & {*originals}:
         problems.append(
             f"model digest: {theirs['digest']} in the record, {job.model.name} was exported from "
             f"{originals[0]}"

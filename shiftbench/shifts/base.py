@@ -32,13 +32,16 @@ class Views(Protocol):
 
 
 Scene = Callable[[], Views]
-"""Prepares a batch to be rendered again from moved cameras; only some data sets can."""
+"""Prepare a batch to be formed anew by moved cameras."""
 
 
 class Shift(Protocol):
     """A kind of shift; those that derive from it need no more than `views`."""
 
-    rendered: bool = False  # whether the scene is rendered again: pixels alone are not enough
+    digitizes: bool = False  # True if images are formed anew: the pixels of a canvas do not suffice
+    # True if the offset moves the camera. Other shifts act on the network's own input: they need
+    # scale 1 and no wider view.
+    moves_camera: bool = False
 
     def margin(self, grid: Grid) -> int:
         """How many pixels around the view the offsets of `grid` read."""
@@ -48,9 +51,19 @@ class Shift(Protocol):
         """Prepares a batch of canvases, (B, C, H + 2 margin, W + 2 margin), for many offsets.
 
         The margin may be wider than the offsets need: one canvas serves every kind of shift.
-        `scene` renders the same images again, where they can be.
+        Offsets are in pixels of the canvas. `scene` forms the same images anew, where that is
+        possible.
         """
         ...
+
+    def require(self, grid: Grid, scale: int) -> None:
+        """Raise UsageError if the shift does not support a grid at a scale.
+
+        Args:
+            grid: Offsets in network pixels.
+            scale: Pixels of the canvas per network pixel.
+        """
+        return None
 
 
 SHIFTS: Registry[Shift] = Registry("kind of shift")
@@ -71,10 +84,11 @@ class Attack:
     opt_in: bool = False  # not one of `all`: only where the user asks for it
     unit: str = "px"  # what offsets are counted in; such as "°" for a rotation
     axes: int = 2  # a square of offsets; 1: a line, for a shift with one parameter, `Offset.dy`
+    radius: int = DEFAULT_RADIUS  # usual max shift, in steps
 
-    def grid(self, radius: int = DEFAULT_RADIUS) -> Grid:
-        """The grid of this attack up to `radius` steps."""
-        return Grid(radius, self.step, self.axes)
+    def grid(self, radius: int | None = None) -> Grid:
+        """Return the grid of this attack up to `radius` steps, by default the usual ones."""
+        return Grid(self.radius if radius is None else radius, self.step, self.axes)
 
 
 ATTACKS: Registry[Attack] = Registry("attack")

@@ -1,12 +1,13 @@
-"""The scene is rendered again from the moved camera: what the other kinds imitate."""
+"""The image is formed anew by a camera that moved: rendered, or digitized from its file."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from shiftbench.errors import UsageError
-from shiftbench.grid import Grid
 from shiftbench.shifts.base import ATTACKS, SHIFTS, Attack, Shift
 
 if TYPE_CHECKING:
@@ -16,20 +17,17 @@ if TYPE_CHECKING:
 
 
 class Camera(Shift):
-    """The scene rendered again from the moved camera, by any part of a pixel."""
+    """Images formed anew by a camera that moved by any fraction of a pixel."""
 
-    rendered = True
+    digitizes = True
+    moves_camera = True
 
-    def margin(self, grid: Grid) -> int:
-        """None: what comes into view is rendered."""
-        return 0
-
+    @override
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
-        """Renders the batch again; only data sets that can render support this."""
         if scene is None:
             raise UsageError(
-                "the camera cannot move over images that are only pixels: use another kind of "
-                "shift, or data that can be rendered again, as --data scenes"
+                "the attack 'camera' needs a data set of image files or rendered images, got "
+                "images in memory. Use another attack, or `shiftbench run --data`"
             )
         return scene()
 
@@ -37,5 +35,11 @@ class Camera(Shift):
 SHIFTS.register("camera", Camera())
 ATTACKS.register(
     "camera",
-    Attack("camera", "camera", Fraction(1, 6), "the scene is rendered again from the moved camera"),
+    Attack(
+        "camera",
+        "camera",
+        Fraction(1, 3),
+        "the image is formed anew by a camera that moved",
+        radius=3,
+    ),
 )

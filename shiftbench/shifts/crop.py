@@ -5,6 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from shiftbench.errors import UsageError
 from shiftbench.grid import Grid, Offset
 from shiftbench.shifts.base import ATTACKS, SHIFTS, Attack, Shift, check_reach, pick, view_size
@@ -18,14 +20,16 @@ if TYPE_CHECKING:
 class Crop(Shift):
     """The window moves over the canvas by whole pixels, over the image's own pixels."""
 
-    def margin(self, grid: Grid) -> int:
-        """As many pixels as the window moves."""
-        if not grid.is_integer:
+    moves_camera = True
+
+    @override
+    def require(self, grid: Grid, scale: int) -> None:
+        if (grid.step * scale).denominator != 1:
             raise UsageError(
-                f"a crop moves by whole pixels, got a grid with step {grid.step}. Use a whole "
-                "step, or the attack 'bilinear' or 'half' for parts of a pixel"
+                f"expected a step of whole pixels of the canvas for crops, got {grid.step} px at "
+                f"scale {scale}. Use --scale {grid.step.denominator}, a whole step, or the attack "
+                "'bilinear' or 'camera'"
             )
-        return super().margin(grid)
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         """Every whole-batch view is a slice of the canvas: nothing is copied."""

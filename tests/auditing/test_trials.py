@@ -13,11 +13,12 @@ from torch import nn
 import shiftbench
 from aft_models.remedies import REMEDIES
 from shiftbench.auditing.layers import audit
-from shiftbench.auditing.trials import _all_remedies, repair, try_remedies
+from shiftbench.auditing.trials import Images, _all_remedies, repair, try_remedies
 from shiftbench.errors import UsageError
 from shiftbench.models import Model
 
-IMAGES = torch.rand(3, 3, 16, 16, dtype=torch.float64)
+PIXELS = torch.rand(3, 3, 16, 16, dtype=torch.float64)
+IMAGES = Images(PIXELS, torch.zeros(3), margin=0)
 
 
 class Constant(nn.Sequential):
@@ -34,13 +35,15 @@ def nets() -> tuple[nn.Module, nn.Module]:
 
 
 def test_what_all_classes_share_is_no_part_of_a_change() -> None:
-    plain, lifted = (try_remedies(net, IMAGES, ["aps", "vote", "canonical"]) for net in nets())
+    plain, lifted = (
+        try_remedies(net, IMAGES, ["aps", "vote", "canonical"], labeled=False) for net in nets()
+    )
     for a, b in zip(plain, lifted, strict=True):
         assert (a.whole, a.half) == pytest.approx((b.whole, b.half), rel=1e-6, abs=1e-9)
 
 
 def test_nor_of_the_logits_of_an_audit() -> None:
-    plain, lifted = (audit(net, IMAGES).whole for net in nets())
+    plain, lifted = (audit(net, PIXELS).whole for net in nets())
     assert plain.accumulated == pytest.approx(lifted.accumulated, rel=1e-6)
 
 
@@ -60,9 +63,8 @@ def test_right_answers_are_those_that_every_crop_keeps() -> None:
     canvas = torch.rand(20, 3, 24, 24, dtype=torch.float64)
     labels = net(canvas[:, :, 4:20, 4:20]).argmax(1)
     labels[:3] = (labels[:3] + 1) % 5
-    plain, wide, wider = try_remedies(
-        net, canvas, ["select:3", "select:5"], margin=4, labels=labels
-    )
+    images = Images(canvas, labels, margin=4)
+    plain, wide, wider = try_remedies(net, images, ["align:3:1", "align:5:1"])
     kept = [
         all(
             net(canvas[i : i + 1, :, 4 + dy : 20 + dy, 4 + dx : 20 + dx]).argmax(1) == labels[i]
@@ -75,18 +77,18 @@ def test_right_answers_are_those_that_every_crop_keeps() -> None:
     assert plain.right == tuple(sum(kept[20 * r : 20 * r + 20]) for r in (0, 1, 2))
     assert plain.right[0] == 17
     assert len(wide.right) == 2, "one pixel is left for crops"
-    assert wider.refused == "needs a margin of 5 px, the images leave 4: use select:4"
+    assert wider.refused == "needs a margin of 5 px, the images leave 4: use align:4"
     assert [score.n for score in plain.scores] == [20] * 3
     wrong = (labels + 1) % 5  # no image is left to show under crops
     wrong[:3] = labels[:3]
-    trials = try_remedies(net, canvas, ["select:3"], margin=4, labels=wrong)
+    trials = try_remedies(net, Images(canvas, wrong, margin=4), ["align:3:1"])
     assert [trial.right for trial in trials] == [(0, 0, 0), (0, 0)]
 
 
-@pytest.mark.parametrize(("margin", "select"), [(32, "select"), (7, "select:5"), (2, "select:2")])
-def test_repair_default_remedies_fit_the_margin(margin: int, select: str) -> None:
+@pytest.mark.parametrize(("margin", "align"), [(32, "align"), (7, "align:5"), (2, "align:2")])
+def test_repair_default_remedies_fit_the_margin(margin: int, align: str) -> None:
     names = _all_remedies(margin)
-    assert select in names
+    assert align in names
     assert {"vote", "canonical", "circular", "circular+aps"} <= {*names}
     assert len(names) == len({*names})
 
@@ -97,7 +99,7 @@ def test_repair_small_network_tries_a_smaller_margin(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Conv2d(3, 2, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = Model(network, {"input_size": 48, "mean": 0.5, "std": 0.5}, name="small")
     trials = repair(model, data=f"folder:{tmp_path}", images=2)
-    (wide,) = (trial for trial in trials if trial.remedies.startswith("select"))
-    assert (wide.remedies, wide.refused) == ("select:1", "")  # 55 px leave 3 on each side
-    (large,) = repair(model, remedies=["select:8"], data=f"folder:{tmp_path}", images=2)[1:]
-    assert large.refused == "needs a margin of 8 px, the images leave 3: use select:3"
+    (wide,) = (trial for trial in trials if trial.remedies.startswith("align"))
+    assert (wide.remedies, wide.refused) == ("align:2", "")  # 55 px leave 3 on each side
+    (large,) = repair(model, remedies=["align:8"], data=f"folder:{tmp_path}", images=2)[1:]
+    assert large.refused == "needs a margin of 8 px, the images leave 3: use align:3"

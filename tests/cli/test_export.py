@@ -26,13 +26,13 @@ RUN = ("--limit", "8", "-a", "crop", "--max-shift", "1", "--no-consistency", "-q
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     (tmp_path / "net.py").write_text(NET)
-    return f"{tmp_path / 'net.py'}:build+select:2"
+    return f"{tmp_path / 'net.py'}:build+align:2:1"
 
 
 def test_export_run_and_verify_agree(model: str, tmp_path: Path) -> None:
     path, runs = tmp_path / "model.onnx", tmp_path / "runs"
     out = shiftbench("export", "-m", model, "-o", path, "--limit", "9", code=0).out
-    assert "model.onnx: net.py:build+select:2" in out
+    assert "model.onnx: net.py:build+align:2:1" in out
     assert "float32 (batch, 3, 28, 28)" in out
     assert "9 images of scenes at batch sizes 1 and 8" in out
     assert "0 classes differ" in out

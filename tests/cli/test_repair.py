@@ -34,7 +34,8 @@ def test_repair_reports_what_each_remedy_changes(model: str) -> None:
     assert trials["circular+aps"]["whole"] < 1e-4 < trials[""]["whole"]
     assert trials["circular+aps"]["reports"][1]["changed"][0]["layer"] == "0"
     assert 4 >= trials[""]["right"][0] >= trials[""]["right"][2] >= 0
-    assert trials["select"]["scores"][1]["n"] == 4
+    assert trials["align"]["scores"][1]["n"] == 4
+    assert trials["align"]["whole"] is None
     assert trials["vote"]["cost"] > 0
     assert trials["af"]["needs_finetuning"]
 

@@ -234,7 +234,7 @@ def test_run_fail_if_worse_compares_with_a_record(
         (("-m", "{net}:make", "-d", "scene"), 2, "Did you mean 'scenes'"),
         (("-m", "{net}:make", "-d", "imagenet:nowhere"), 1, "nowhere"),
         (("-m", "{net}:make", "-a", "crops"), 2, "Did you mean 'crop'"),
-        (("-m", "{net}:make", "--max-shift", "-1"), 2, "max shift"),
+        (("-m", "{net}:make", "--max-shift", "-1"), 2, "--max-shift"),
         (("-m", "{net}:make", "--device", "tpu"), 2, "device"),
         (("-m", "{net}:make", "-b", "0"), 2, "expected auto"),
         (("-m", "{net}:make", "--limit", "0"), 2, "--limit"),

@@ -28,7 +28,7 @@ from shiftbench_cli.progress import RunProgress
 RECORDS = Path(__file__).parents[2] / "results" / "records"
 RUN_HELP = """
 Model: --model --checkpoint
-Data: --data --split --limit --class-map --crop-pct --pad
+Data: --data --split --limit --class-map --crop-pct --pad --scale
 Evaluation: --attack --max-shift --metric --no-consistency --full-grid
 Execution: --device --batch-size --workers --nproc
 Output: --output --fresh --leaderboard --format --quiet

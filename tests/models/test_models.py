@@ -247,7 +247,7 @@ def test_torchvision_offline_raises_in_one_line(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("remedies", "passes"), [("", 1), ("+vote", 1), ("+select:4", 1), ("+aps", 2)]
+    ("remedies", "passes"), [("", 1), ("+vote", 1), ("+align:4:1", 1), ("+aps", 2)]
 )
 def test_load_model_runs_the_network_once_or_twice(
     remedies: str, passes: int, monkeypatch: pytest.MonkeyPatch
@@ -315,9 +315,9 @@ def test_vote_on_probabilities_averages_them() -> None:
 
 
 def test_repair_of_a_loaded_model_keeps_its_remedies() -> None:
-    selected = load_model(f"{TINY}+select:4")
+    selected = load_model(f"{TINY}+align:4:1")
     images = torch.randn(2, 3, 184, 184)
-    expected = load_model(f"{TINY}+aps+select:4")(images)
+    expected = load_model(f"{TINY}+aps+align:4:1")(images)
     assert torch.equal(repair(selected, "aps", input_size=184)(images), expected)
 
 

@@ -78,7 +78,7 @@ def test_parse_models_equal_cards_get_folders(tmp_path: Path) -> None:
         ("timm:resnet50+aps+circular", "timm:resnet50", "circular+aps"),
         ("a/net.py:build+vote:3", "a/net.py:build", "vote"),
         ("a+b/net.py:build", "a+b/net.py:build", ""),
-        ("m=timm:resnet50,a=(1,2)+select:12+af:3", "timm:resnet50,a=(1,2)", "af:3+select:12"),
+        ("m=timm:resnet50,a=(1,2)+align:12:1+af:3", "timm:resnet50,a=(1,2)", "af:3+align:12:1"),
         ("xcit_pico_6_p8.scenes+canonical", "xcit_pico_6_p8.scenes", "canonical"),
     ],
 )
@@ -135,7 +135,7 @@ def test_parse_model_and_unknown_names_need_no_torch() -> None:
 import sys
 from shiftbench.errors import UsageError
 from shiftbench.models import parse_model
-parse_model("mine=timm:resnet50,drop_path_rate=0.1+circular+select:12")
+parse_model("mine=timm:resnet50,drop_path_rate=0.1+circular+align:12:1")
 for text in ("zoo:resnet50", "timm:resnet50+circlar"):
     try:
         parse_model(text)

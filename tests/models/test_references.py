@@ -104,7 +104,7 @@ CASES: list[tuple[str, dict[str, str], Callable[[], nn.Module], str, int, tuple[
     ),
     *(
         (TINY, {}, tiny, remedies, 176, IMAGENET_MEAN)
-        for remedies in ("", "circular+aps", "blurpool:3", "af", "vote:2", "circular+select:4")
+        for remedies in ("", "circular+aps", "blurpool:3", "af", "vote:2", "circular+align:4:1")
     ),
     (
         "tv:squeezenet1_1,pretrained=false,num_classes=4",
@@ -127,7 +127,7 @@ CASES: list[tuple[str, dict[str, str], Callable[[], nn.Module], str, int, tuple[
         (0.5,) * 3,
     ),
     ("FILES/export", {}, exported, "", 64, (0.5, 0.4, 0.3)),
-    ("FILES/export", {}, exported, "circular+blurpool+select:4", 64, (0.5, 0.4, 0.3)),
+    ("FILES/export", {}, exported, "circular+blurpool+align:4:1", 64, (0.5, 0.4, 0.3)),
     ("timm:resnet10t", {"checkpoint": "export"}, exported, "aps", 64, (0.5, 0.4, 0.3)),
 ]
 
@@ -140,7 +140,7 @@ def test_load_model_equals_network_built_by_hand(case: Any, files: Path) -> None
     loaded, original = load_model(text, **options), build()
     network = aft_models.repair(original, remedies, input_size=size) if remedies else original
     recipe = loaded.preprocessing
-    margin = 4 if "select:4" in remedies else 0
+    margin = 4 if "align:4:1" in remedies else 0
     assert (recipe.size, recipe.input_size, recipe.mean) == (size, size + 2 * margin, mean)
     images = torch.randn(3, 3, *[recipe.input_size] * 2, generator=torch.Generator().manual_seed(1))
     probe = torch.randn(2, 3, *[recipe.input_size] * 2, generator=torch.Generator().manual_seed(0))

@@ -113,13 +113,19 @@ def test_compare_sums_do_not_depend_on_the_order_of_the_join() -> None:
 def with_geometry(name: str, **changes: Any) -> Result:
     result = make_result(name)
     cut = {**result.data.geometry, "rendered": False, **changes}
-    return replace(result, data=replace(result.data, geometry=cut))
+    filter_ = cut["interpolation"]
+    return replace(
+        result,
+        model=replace(result.model, interpolation=filter_),
+        data=replace(result.data, geometry=cut),
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"interpolation": "bilinear"}, "interpolation is bicubic and bilinear"),
+        ({"scale": 2}, "scale is 1 and 2"),
         ({"resize": 64}, "input scale is 73/64 px and 64/64 px"),
         ({"resize": 146}, "input scale is 73/64 px and 146/64 px"),
         ({"view": 64, "resize": 73, "squash": True}, "squash is no and yes"),

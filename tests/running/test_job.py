@@ -18,6 +18,7 @@ from shiftbench.errors import UsageError
 from shiftbench.identity import Identity
 from shiftbench.metrics.consistency import Consistency
 from shiftbench.models import Model
+from shiftbench.models.transforms import read_preprocessing
 from shiftbench.running.job import Job, Settings, make_job
 
 
@@ -42,7 +43,7 @@ def mean_model(preprocessing: object, remedies: str = "") -> Model:
         Mean(),
         preprocessing,  # type: ignore[arg-type]
         name="mean",
-        remedies=build_inputs(specs),
+        remedies=build_inputs(specs, read_preprocessing(preprocessing, "mean")),
         identity=Identity(remedies=remedies),
     )
 
@@ -54,21 +55,21 @@ def test_make_job_margin_of_attack_and_remedy_too_large_raises_with_numbers(
     images: ImageSet,
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        make_job(mean_model(Preprocessing(224), "select:12"), images, CROPS)
+        make_job(mean_model(Preprocessing(224), "align:12:1"), images, CROPS)
     assert str(caught.value) == (
-        "crop (6 px) and select:12 need a margin of 18 px, 256 px leave 16 around the view of 224 "
-        "px: use --max-shift 4, select:10, --pad reflect or --crop-pct 0.861"
+        "crop (6 px) and align:12:1 need a margin of 18 px, 256 px leave 16 around the view of 224 "
+        "px: use --max-shift 4, align:10:1, --pad reflect or --crop-pct 0.861"
     )
 
 
 @pytest.mark.parametrize(
     ("remedy", "settings"),
     [
-        ("select:12", Settings(attacks=("crop",), max_shift=4)),
-        ("select:10", CROPS),
-        ("select:12", Settings(attacks=("crop",), crop_pct="0.861")),
-        ("select:12", Settings(attacks=("crop",), pad="reflect")),
-        ("select", Settings()),
+        ("align:12:1", Settings(attacks=("crop",), max_shift=4)),
+        ("align:10:1", CROPS),
+        ("align:12:1", Settings(attacks=("crop",), crop_pct="0.861")),
+        ("align:12:1", Settings(attacks=("crop",), pad="reflect")),
+        ("align:8:1", Settings()),
     ],
 )
 def test_make_job_ways_out_of_margin_error_fit(
@@ -79,8 +80,10 @@ def test_make_job_ways_out_of_margin_error_fit(
 
 
 def test_make_job_remedy_wider_than_image_raises_with_smaller_remedy(images: ImageSet) -> None:
-    with pytest.raises(UsageError, match=r"select:20 needs a margin of 20 px, 256 px .*select:10"):
-        make_job(mean_model(Preprocessing(224), "select:20"), images, CROPS)
+    with pytest.raises(
+        UsageError, match=r"align:20:1 needs a margin of 20 px, 256 px .*align:10:1"
+    ):
+        make_job(mean_model(Preprocessing(224), "align:20:1"), images, CROPS)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def span(job: Job) -> int:
 
 def test_make_job_shared_remedy_margin_gives_one_span(images: ImageSet) -> None:
     settings = Settings(attacks=("none",), consistency=("crop",))
-    plain, wide = (mean_model(Preprocessing(224), text) for text in ("", "select"))
+    plain, wide = (mean_model(Preprocessing(224), text) for text in ("", "align:8:1"))
     assert span(make_job(plain, images, settings)) == 32
     shared = Settings(attacks=("none",), consistency=("crop",), remedy_margin=8)
     assert span(make_job(plain, images, shared)) == span(make_job(wide, images, shared)) == 16

@@ -295,12 +295,6 @@ def test_attack_names_resolve_all_and_none() -> None:
     assert attack_names(["none"], camera=True) == ()
 
 
-def test_camera_attack_on_image_files_raises(bench: Bench, tmp_path: Path) -> None:
-    images = load_dataset(f"folder:{image_folder(tmp_path)}")
-    with pytest.raises(UsageError, match="--data scenes"):
-        run(bench.model, images, Settings(attacks=("camera",)), tmp_path, execution=CPU)
-
-
 def test_missing_margin_raises_with_ways_out(bench: Bench, tmp_path: Path) -> None:
     images = load_dataset(f"folder:{image_folder(tmp_path)}")
     settings = Settings(attacks=("crop",), max_shift=6, skip_bad=True)

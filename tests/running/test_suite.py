@@ -224,8 +224,13 @@ def test_suites_of_results_contain_every_committed_record() -> None:
     for file in sorted((ROOT / "results" / "suites").glob("*.yaml")):
         for run in read_suite(file):
             name, _, path = run.data.partition(":")
-            wanted[run.shown, Path(path).name if name == "folder" else name] = run
-    records = {(r.model.name, r.data.name): r for r in load_records([ROOT / "results" / "records"])}
+            data = Path(path).name if name == "folder" else name
+            wanted[run.shown, data, run.scale or 1] = run
+    folders = [ROOT / "results" / name for name in ("records", "camera")]
+    records = {
+        (r.model.name, r.data.name, r.data.geometry.get("scale", 1)): r
+        for r in load_records(folders)
+    }
     assert wanted.keys() == records.keys()
     for key, record in records.items():
         planned = (
@@ -241,7 +246,7 @@ def test_suites_of_results_contain_every_committed_record() -> None:
 
 def test_run_all_models_with_and_without_wider_view_share_span(tmp_path: Path) -> None:
     how = {"attacks": (), "consistency": ("crop",), "limit": 12}
-    plain, wide = (RunSpec(model=name, **how) for name in (SCENES, f"{SCENES}+select:2"))
+    plain, wide = (RunSpec(model=name, **how) for name in (SCENES, f"{SCENES}+align:2:1"))
     (alone,) = run_all([plain], tmp_path)
     assert alone.result is not None
     results = [done.result for done in run_all([plain, wide], tmp_path)]

@@ -30,7 +30,7 @@ ALL_ATTACKS = [ATTACKS.get(name) for name in ATTACKS]
 every_attack = pytest.mark.parametrize("attack", ALL_ATTACKS, ids=lambda attack: attack.name)
 moved_pixels = dict.fromkeys(attack.shift for attack in ALL_ATTACKS if attack.unit == "px")
 every_kind = pytest.mark.parametrize(
-    "kind", [kind for kind in moved_pixels if not SHIFTS.get(kind).rendered]
+    "kind", [kind for kind in moved_pixels if not SHIFTS.get(kind).digitizes]
 )
 
 
@@ -297,8 +297,9 @@ def test_crop_is_slicing_without_a_copy(dy: float, dx: float, height: int, width
 
 
 def test_crop_refuses_parts_of_a_pixel() -> None:
-    with pytest.raises(UsageError, match="moves by whole pixels, got a grid with step 1/2"):
-        SHIFTS.get("crop").margin(Grid(2, Fraction(1, 2)))
+    with pytest.raises(UsageError, match=r"got 1/2 px at scale 1. Use --scale 2"):
+        SHIFTS.get("crop").require(Grid(2, Fraction(1, 2)), 1)
+    SHIFTS.get("crop").require(Grid(2, Fraction(1, 2)), 2)
     with pytest.raises(UsageError, match=r"moves by whole pixels, got the offset \(0.5, 0\)"):
         shifted("crop", scene(12, 12), Offset(0.5, 0))
 

@@ -80,14 +80,14 @@ def test_what_selects_a_crop_is_left_to_the_weights_of_the_rest(place: Path) -> 
         f"folder:{place}/photos",
         "shift-consistency",
         *("epochs=1", "shift=1", "zoom=1,1"),
-        model=f"{net}+select:1+circular",
+        model=f"{net}+align:2:1+circular",
         split="train",
         notice=lines.append,
     )
-    assert "select:1 learns nothing" in lines[0]
-    loaded = load_model(f"{net}+circular+select:1", checkpoint=result.folder)
-    assert loaded.preprocessing.input_size == 26
-    assert loaded(torch.rand(1, 3, 26, 26)).shape == (1, 3)
+    assert "align:2:1 learns nothing" in lines[0]
+    loaded = load_model(f"{net}+circular+align:2:1", checkpoint=result.folder)
+    assert loaded.preprocessing.input_size == 28
+    assert loaded(torch.rand(1, 3, 28, 28)).shape == (1, 3)
 
 
 def test_recalibrate_unlabeled_images_changes_statistics_alone(place: Path, trained: Path) -> None:
