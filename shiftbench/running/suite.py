@@ -43,8 +43,8 @@ ENDINGS = (".yaml", ".yml")
 class RunSpec(Settings):
     """One run: a model, a data set and settings.
 
-    >>> RunSpec(model="timm:resnet50+align:8", attacks=("crop",)).shown
-    'timm:resnet50+align:8'
+    >>> RunSpec(model="timm:resnet50+align:12", attacks=("crop",)).shown
+    'timm:resnet50+align:12'
     """
 
     model: str  # as `--model` spells it

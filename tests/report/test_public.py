@@ -37,7 +37,7 @@ def named(keys: list[str]) -> Named:
 
 def test_public_results_are_consistent_records_of_500_images() -> None:
     results = public_results()
-    assert len(results) == 14
+    assert len(results) == 7
     for result in results:
         assert (result.data.name, result.data.images) == ("imagenet", 500)
         assert contradictions(result) == []
@@ -57,9 +57,9 @@ def test_own_model_is_ranked_among_the_public_ones() -> None:
     own = replace(best, model=replace(best.model, name="mine"))
     (table,) = leaderboard(score_cells([own, *public]), sort="top1")
     names = [row.model.name for row in table.rows]
-    assert len(names) == 15
+    assert len(names) == 8
     assert names.index("mine") < 2
-    assert sum(name.endswith(SUFFIX) for name in names) == 14
+    assert sum(name.endswith(SUFFIX) for name in names) == 7
 
 
 def test_narrowed_takes_the_images_of_the_public_models_by_file_name() -> None:
