@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shiftbench.geometry import Geometry
     from shiftbench.running.job import Settings
 
-FAMILY = "adversarial"
+FAMILY, AVERAGE = "adversarial", "average"
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,23 @@ class Adversarial(Metric):
 
     @override
     def outcomes(self, cells: Cells) -> Outcomes:
-        """For every ring, 1 where an image is correct at every offset up to it."""
+        """For every ring, 1 where an image is correct at every offset up to it.
+
+        A full grid also has the fraction of offsets at which an image is correct (`average`).
+        """
         wrong = np.logical_or.accumulate(cells.wrong, axis=1)
         known = np.logical_and.accumulate(cells.known, axis=1)
         last = [len(self.grid.up_to(ring)) - 1 for ring in range(self.radius + 1)]
-        return {
+        outcomes = {
             ScoreName(FAMILY, self.label, ring): np.where(
                 wrong[:, column], 0.0, np.where(known[:, column], 1.0, np.nan)
             )
             for ring, column in enumerate(last)
         }
+        if self.full_grid:
+            average = np.where(known[:, -1], (~cells.wrong).mean(1), np.nan)
+            outcomes[ScoreName(AVERAGE, self.label)] = average
+        return outcomes
 
     def first_wrong(self, cells: Cells) -> NDArray[np.intp]:
         """Return the index of the first misclassified offset of each image; -1: none."""

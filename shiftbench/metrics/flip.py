@@ -39,7 +39,7 @@ class Flip(Metric):
     @override
     def plan(cls, argument: str, settings: Settings, geometry: Geometry) -> Flip:
         super().plan(argument, settings, geometry)
-        return cls() if geometry.view >= LARGE_VIEW else cls(-7, 8)
+        return cls() if geometry.view // geometry.scale >= LARGE_VIEW else cls(-7, 8)
 
     @property
     @override

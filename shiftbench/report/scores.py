@@ -11,6 +11,7 @@ from functools import cache, partial
 import pandas as pd
 
 from shiftbench.errors import RecordError, UsageError
+from shiftbench.metrics.adversarial import AVERAGE
 from shiftbench.records.compare import unequal
 from shiftbench.records.result import USUAL_CONDITIONS, Result, paired
 from shiftbench.registry import unknown_name
@@ -139,6 +140,8 @@ class Table:
         if self.extents():
             far = self.extents() if extents else "the max shift"
             notes.append(f"Adversarial: correct at every offset up to {far}")
+        if any(column.family == AVERAGE for column in self.columns):
+            notes.append("Average: the mean accuracy over these offsets")
         if any(map(self.lower_is_better, self.columns)):
             notes.append("↓: lower is better")
         if best and any(cell.best for cell in cells):

@@ -185,6 +185,10 @@ def test_adversarial_equals_exhaustive_loop(full: bool) -> None:
     )
     rings = np.array(metric.grid.rings)
     outcomes = metric.outcomes(cells)
+    average = outcomes.pop(ScoreName("average", "crop"), None)
+    assert (average is not None) == full
+    if average is not None:
+        np.testing.assert_allclose(average, correct.mean(1))
     for name, values in outcomes.items():
         expected = correct[:, rings <= name.radius].all(1)
         np.testing.assert_array_equal(values, expected)
