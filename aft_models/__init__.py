@@ -1,6 +1,6 @@
 """XCiT models, baseline and shift-equivariant; remedies for other networks; training.
 
-Importing this package registers every preset with timm, whichever of the two is imported first.
+Importing this package registers every preset with timm, in either order of imports.
 Names are loaded on first use: neither torch nor timm is imported before it is needed.
 """
 

@@ -1,13 +1,13 @@
-"""Checkpoints of the paper's authors, brought to the key names and settings of this package.
+"""Checkpoints of the paper's authors, converted to the key names and settings of this package.
 
-Their names differ in five places: the patch embedding counts its down-sampling layers, the batch
-norm of the local patch interaction is called ``norm``, the positional encoding ``pos_embeder`` or
-``pos_module``, class attention has one ``qkv`` matrix, and a polynomial keeps input and output
-scales apart.
+Five key names differ. The patch embedding counts its down-sampling layers. The batch norm of the
+local patch interaction is called ``norm``, the positional encoding ``pos_embeder`` or
+``pos_module``. Class attention has one ``qkv`` matrix. A polynomial has separate input and output
+scales.
 
-They have three models, which keys tell apart: a baseline, one with adaptive polyphase sampling, and
-an alias-free one whose layers follow the command line of the training script, which saves it beside
-the weights. The other two ignore those arguments, though they have defaults for them.
+The keys distinguish three models: a baseline, one with adaptive polyphase sampling, and an
+alias-free one. The layers of the alias-free model follow the arguments of the training script,
+which are stored beside the weights. The other two models ignore these arguments.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PLAIN: dict[str, Any] = {
     "last_embed_activation": False,
     "norm": "layer",
 }
-_FIXED: dict[str, dict[str, Any]] = {  # the models that no argument changes
+_FIXED: dict[str, dict[str, Any]] = {  # models that no argument changes
     "baseline": _PLAIN,
     "APS": {**_PLAIN, "padding": "circular", "downsample": "aps"},
 }
@@ -65,32 +65,31 @@ _SWITCHES: dict[str, tuple[str, dict[str, Any]]] = {  # argument -> switch, and 
     "xca_norm_layer": ("norm", {"layer": "layer", "layer_af": "af"}),
     "features_type": ("head", _HEADS),
 }
-# Where polynomials start from; the weights say where they ended.
+# Initial values of polynomials; the weights contain the trained ones.
 _INITIAL = {"init_coef", "in_scale", "out_scale", "train_scale"}
 
 
 def load_authors_checkpoint(
     source: str | Path | Mapping[str, Any], architecture: str, **kwargs: Any
 ) -> XCiT:
-    """A model of this package with weights that the paper's authors, or their code, trained.
+    """Build a model of this package with weights trained by the paper's authors or their code.
 
-    What the checkpoint says of itself comes before the preset: positional encoding and degrees of
-    polynomials by its keys; norms, activations, padding and down-sampling by its saved arguments.
-    A file without arguments, as released, is what ``architecture`` says. Alias-free norms get
-    ``norm_mean="channel"``, and class attention normalizes all its tokens in all their models but
-    the baseline ``xcit_nano_12_p8``: so their code trained them.
+    The content of the checkpoint takes precedence over the preset. Keys determine the positional
+    encoding and the degrees of polynomials. Saved arguments determine norms, activations, padding
+    and down-sampling. A file without arguments, as released, has the settings of ``architecture``.
+    Alias-free norms get ``norm_mean="channel"``. Class attention normalizes all tokens in all
+    models but the baseline ``xcit_nano_12_p8``, as in the authors' code.
 
     Args:
         source: checkpoint file, or its content; a training checkpoint's ``"model"`` is used.
         architecture: a preset, such as ``"xcit_nano_12_p16_af"``.
-        **kwargs: passed on to the model, before anything else; ``num_classes`` is read from the
-            weights.
+        **kwargs: passed on to the model, with precedence; ``num_classes`` is read from the weights.
 
     Returns:
         The model in evaluation mode.
 
     Raises:
-        AftModelsError: the file cannot be read, is of another kind of model, was trained with
+        AftModelsError: The file cannot be read or contains another model. Or it was trained with
             layers that this package does not have, or a key is missing, unexpected or misshapen.
     """
     theirs, arguments = _read(source)
@@ -131,12 +130,12 @@ def convert_authors_checkpoint(source: str | Path, architecture: str, folder: st
 def _settings(
     theirs: Mapping[str, Tensor], arguments: Mapping[str, Any], architecture: str
 ) -> dict[str, Any]:
-    """What the checkpoint says of its model, in arguments of ours."""
+    """Return the model arguments that follow from the keys and arguments of a checkpoint."""
     preset = dataclasses.asdict(get_config(architecture))
     places = _convolutions(theirs)
     if any(".local_mp.norm." in key for key in theirs):
         kind, differing = "alias-free", ["downsample"] if preset["downsample"] == "aps" else []
-    else:  # a convolution, an activation, and in one of the two a layer that sub-samples
+    else:  # a convolution, an activation, and in one of the models a layer that sub-samples
         kind = "APS" if len(places) > 1 and places[1] - places[0] == 3 else "baseline"
         differing = [name for name, value in _FIXED[kind].items() if preset[name] != value]
     if differing:
@@ -144,7 +143,7 @@ def _settings(
             f"the checkpoint is of the authors' {kind} model, from which {architecture} differs in "
             f"{', '.join(differing)}: choose the architecture it was trained as"
         )
-    degrees = {  # of the polynomials, where there are any
+    degrees = {  # of the polynomials, if there are any
         "embed_degree" if key.startswith("patch_embed.") else "block_degree": value.shape[1] - 1
         for key, value in theirs.items()
         if key.endswith(".act_layer.coef")
@@ -164,12 +163,12 @@ def _settings(
 
 
 def _convolutions(theirs: Mapping[str, Tensor]) -> list[int]:
-    """Where in the patch embedding the convolutions stand."""
+    """List the indices of the convolutions in the patch embedding."""
     return sorted({int(m[1]) for k in theirs if (m := _PROJ.fullmatch(k)) and m[2] == "0.weight"})
 
 
 def _rename(theirs: Mapping[str, Tensor], model: XCiT) -> dict[str, Tensor]:
-    """Their state dict under our names; keys without a counterpart keep their own."""
+    """Rename the keys of the authors' state dict; keys without a counterpart do not change."""
     convolutions = _convolutions(theirs)
     renamed: dict[str, Tensor] = {}
     for key, value in theirs.items():
@@ -182,13 +181,13 @@ def _rename(theirs: Mapping[str, Tensor], model: XCiT) -> dict[str, Tensor]:
             new = f"patch_embed.proj.{place}.{match[2]}"
         renamed[new] = value
     renamed = _fold_polynomials(renamed)
-    # timm's filter splits qkv; it would also drop what we must report, so that waits outside.
+    # timm's filter splits qkv. It would also drop keys that an error must list: they bypass it.
     position = {k: renamed.pop(k) for k in list(renamed) if k.startswith("pos_embed.")}
     return {**checkpoint_filter_fn(renamed, model), **position}
 
 
 def _fold_polynomials(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """``out * sum_i c_i (in * x)^i`` as one set of coefficients."""
+    """Fold ``out * sum_i c_i (in * x)^i`` into one set of coefficients."""
     polynomials: dict[str, dict[str, Tensor]] = {}
     rest = {}
     for key, value in state.items():
@@ -209,7 +208,7 @@ def _fold_polynomials(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights, and the arguments of the training script where they were saved."""
+    """Read the weights, and the arguments of the training script if they were saved."""
     content: Any = source
     arguments: Any = {}
     if isinstance(source, (str, Path)):
@@ -233,7 +232,7 @@ def _read(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Tensor], di
 
 
 def _switches(arguments: Mapping[str, Any], degrees: Mapping[str, int]) -> dict[str, Any]:
-    """Switches of the configuration that saved arguments set; those that are missing set nothing.
+    """Return the switches that saved arguments set; missing arguments set nothing.
 
     >>> _switches({"xca_norm_layer": "layer", "lr": 0.001}, {})
     {'norm': 'layer'}
@@ -263,7 +262,7 @@ def _switches(arguments: Mapping[str, Any], degrees: Mapping[str, int]) -> dict[
 
 
 def _check_polynomial(arguments: Mapping[str, Any], name: str, stored: int | None) -> None:
-    """The weights hold the coefficients; an unused one, or another up factor, would not show."""
+    """Check the saved settings of a polynomial against the degree of the stored coefficients."""
     given = arguments.get(name) or {}
     try:
         options = dict(json.loads(given) if isinstance(given, str) else given)
@@ -272,13 +271,13 @@ def _check_polynomial(arguments: Mapping[str, Any], name: str, stored: int | Non
     used = options.pop("degree", 2)
     if options.keys() - _INITIAL or used != stored:
         held = "none" if stored is None else f"some of degree {stored}, for up-sampling by 2"
-        raise _refused(arguments, [name], f"of polynomials, the weights hold {held}")
+        raise _refused(arguments, [name], f"of polynomials, the weights contain {held}")
 
 
 def _refused(arguments: Mapping[str, Any], names: list[str], reason: str) -> AftModelsError:
     line = " ".join(f"--{name.replace('_', '-')} {arguments.get(name)}" for name in names)
     return AftModelsError(
-        f"the checkpoint was trained with {line}, which is no model here: {reason}"
+        f"the checkpoint was trained with {line}, which this package does not support: {reason}"
     )
 
 

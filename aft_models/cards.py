@@ -22,7 +22,7 @@ BUNDLED = Path(__file__).parent / "weights"
 
 @dataclass(frozen=True)
 class WeightsCard:
-    """The facts about a set of weights."""
+    """Facts about a set of weights."""
 
     name: str  # "<architecture>.<tag>"
     architecture: str  # a model registered with timm, or the user's name of another one
@@ -36,7 +36,7 @@ class WeightsCard:
     crop_pct: float  # fraction of the resized image that the center crop keeps
     digest: str  # sha256 of the weights, see checkpoint.state_dict_digest
     recipe: Mapping[str, Any] = field(default_factory=dict)  # settings of the training
-    data: str = ""  # the training data, in words
+    data: str = ""  # the training data, as text
     epochs: float = 0.0  # passes over the data
     scores: Mapping[str, float] = field(default_factory=dict)  # measured, as fractions in [0, 1]
     images: Mapping[str, int] = field(default_factory=dict)  # number of images of each score
@@ -45,7 +45,7 @@ class WeightsCard:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The images that the weights were trained on."""
+        """Preprocessing of the images that the weights were trained on."""
         resize = cropped_from(self.input_size, self.crop_pct)
         return Preprocessing(
             self.input_size,

@@ -1,4 +1,4 @@
-"""Weights in files, and the only place that fits their keys to a network.
+"""Weights in files, and the matching of their keys to a network.
 
 A file is safetensors or a torch file of plain tensors, inside the wrappers of training scripts. A
 card beside the file adds classes and preprocessing. Weights are loaded completely or not at all.
@@ -33,7 +33,7 @@ State = Mapping[str, Tensor]
 # choice first: published scores are those of averaged weights.
 WRAPPERS = ("model_ema", "state_dict_ema", "ema", "state_dict", "model", "module", "net")
 PREFIXES = ("module.", "_orig_mod.", "model.")  # DistributedDataParallel, torch.compile, lightning
-SHOWN = 6  # keys of each kind that an error lists
+SHOWN = 6  # keys per category that an error lists
 AUTHORS_KEYS = (".local_mp.norm.", "pos_embeder.", "pos_module.", "cls_attn_blocks.0.attn.qkv.")
 
 
@@ -61,7 +61,7 @@ def read_carded(name: str, folder: str | Path | None = None) -> Weights:
 
     Args:
         name: ``"<architecture>.<tag>"``.
-        folder: Where `save_weights` wrote them; by default the bundled ones.
+        folder: Folder that `save_weights` wrote; by default that of the bundled weights.
     """
     card = weights_card(name, folder)
     path = card_file(name, folder)
@@ -120,7 +120,7 @@ def _file(path: Path) -> Path:
 
 
 class _Placeholder:
-    """Stand-in for an object of a training script, such as its settings."""
+    """Stand-in for an object of a training script, for example its settings."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -171,7 +171,7 @@ def load_backbone(
     Args:
         model: Any classifier.
         weights: Weights of the same architecture, with any number of classes.
-        size: Side of an image that the model takes, in pixels.
+        size: Side of the input images (pixels).
         strip_prefix: As for `load_state`.
 
     Returns:
@@ -195,8 +195,8 @@ def load_backbone(
 def fitted(weights: Weights, needed: Collection[str], strip_prefix: str | None = None) -> State:
     """Return the tensors under the names that a network has for them.
 
-    A prefix that every key has is removed, as `strip_prefix` is. So is the prefix of a single part
-    that contains every key that the network needs, such as the network inside a stored loss.
+    A prefix of all keys is removed, like `strip_prefix`. The prefix of a submodule that contains
+    every needed key is removed too, for example of the network inside a stored loss.
     """
     state = weights.state
     if strip_prefix is not None:
@@ -283,7 +283,7 @@ def load_weights(
 
     Args:
         name: ``"<architecture>.<tag>"``.
-        folder: Where `save_weights` wrote it; by default the bundled ones.
+        folder: Folder that `save_weights` wrote; by default that of the bundled weights.
         model: The architecture of the card, if `timm.create_model` does not build it. A
             classifier with another number of classes is replaced.
     """

@@ -1,4 +1,4 @@
-"""The last layer of any classifier: find it, replace it."""
+"""The last layer of any classifier: search and replacement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Layer = nn.Linear | nn.Conv2d  # the last layer of SqueezeNet is a 1 x 1 convolu
 
 
 def classifier_names(model: nn.Module, *, size: int = 224) -> tuple[str, ...]:
-    """Name the modules that turn features into logits, as in ``model.get_submodule(name)``.
+    """List the names of the modules that turn features into logits.
 
     The configuration of timm's models contains the names (two for a distilled model). Any other
     model is run once, on a black image of ``size`` pixels: the classifier is the last layer to run
@@ -37,7 +37,7 @@ def replace_classifier(model: nn.Module, classes: int, *, size: int = 224) -> bo
     Args:
         model: Any classifier; its other layers and weights do not change.
         classes: Outputs of the new layer.
-        size: Side of an image that the model takes, in pixels.
+        size: Side of the input images (pixels).
 
     Returns:
         True if the layer is new, and therefore untrained.
@@ -60,7 +60,7 @@ def replace_classifier(model: nn.Module, classes: int, *, size: int = 224) -> bo
         return True
     if not hasattr(model, "reset_classifier"):
         raise AftModelsError(
-            f"expected a linear last layer, got {', '.join(names)}: replace it yourself"
+            f"expected a linear last layer, got {', '.join(names)}: replace it in your code"
         )
     if timm_model.num_classes == classes:
         return False
@@ -112,5 +112,5 @@ def _last_layer(model: nn.Module, size: int) -> str:
             return name
     raise AftModelsError(
         f"{type(model).__name__} has no linear layer with its {logits.shape[1]} outputs: replace "
-        "its classifier yourself"
+        "the classifier in your code"
     )

@@ -9,7 +9,7 @@ class AftModelsError(ValueError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, shown: int = 12) -> str:
-    """Word the message for an unknown name: close matches first, then a bounded list.
+    """Format the message for an unknown name: close matches first, then a bounded list.
 
     >>> unknown("attack", "crops", ["crop", "half"])
     "unknown attack 'crops'. Did you mean 'crop'? Known: crop, half"

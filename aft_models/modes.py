@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Puts a model in evaluation mode for a while, and each module back to its own mode.
+    """Put a model in evaluation mode in this context; restore the mode of each module afterwards.
 
     >>> model = nn.Dropout()
     >>> with evaluating(model):

@@ -77,7 +77,7 @@ def export_onnx(
             if metadata:
                 onnx.helper.set_model_props(model, dict(metadata))
             content: bytes = model.SerializeToString()
-        except Exception as error:  # of many types, from conversion and serialization
+        except Exception as error:  # exceptions of many types, from conversion and serialization
             raise _failure(module, "ONNX", error, graph) from error
     return content
 
@@ -203,13 +203,13 @@ def _trace(
                     dynamic_shapes=({0: torch.export.Dim("batch")},),
                     strict=False,
                 )
-        except Exception as error:  # of many types
+        except Exception as error:  # exceptions of many types
             raise _failure(module, target, error, module_name=entered[-1:]) from error
 
 
 @contextmanager
 def _path_of_modules(module: nn.Module, entered: list[str]) -> Iterator[None]:
-    """Keep the names of the modules that are running in `entered`, the innermost last."""
+    """Record the names of the running modules in `entered`, the innermost last."""
     handles: list[Any] = []
 
     def watch(part: nn.Module, name: str) -> None:
@@ -233,7 +233,7 @@ def _path_of_modules(module: nn.Module, entered: list[str]) -> Iterator[None]:
 
 
 def _unbind(x: Tensor, dim: int = 0) -> list[Tensor]:
-    """Select each slice: ONNX Runtime transposes those of the usual form 20 times slower.
+    """Select each slice: ONNX Runtime transposes the slices of `unbind` 20 times slower.
 
     This matters in attention: queries, keys and values are unbound from one tensor.
     """
@@ -273,7 +273,7 @@ def _failure(
     program: Any = None,
     module_name: list[str] | None = None,
 ) -> AftModelsError:
-    """Return the error of an export: the operator or the module, and the reason."""
+    """Build the error of an export: the operator or the module, and the reason."""
     where = "".join(f" in the module {name}" for name in module_name or ())
     return AftModelsError(
         f"cannot export {type(module).__name__} to {target}: {_reason(error, program)}{where}. "
@@ -282,7 +282,7 @@ def _failure(
 
 
 def _reason(error: BaseException, program: Any) -> str:
-    """Return the reason of a failed export in a few words: the operator if one is named."""
+    """Return a short reason of a failed export: the operator if one is named."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)

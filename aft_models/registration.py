@@ -1,7 +1,7 @@
 """Registration of the presets with timm, without importing timm.
 
-timm imports torch, which takes seconds. So the presets are registered when timm is imported: at
-once if it has been, else by a finder that runs the registration behind `timm.models`.
+timm imports torch, which takes seconds. The presets are registered at once if timm is already
+imported, otherwise by a finder that runs the registration after the import of `timm.models`.
 """
 
 from __future__ import annotations

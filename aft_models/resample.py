@@ -1,15 +1,14 @@
 """Exact band-limited resampling of periodic images, as small dense matrices.
 
-A row of ``n`` pixels is one period of a band-limited signal, so shifting it by a fraction of a
-pixel, up-sampling it and down-sampling it are linear maps with closed forms. For image-sized
-``n`` a matrix product beats a pair of FFTs, needs no complex numbers and no permutes, and runs
-unchanged under autograd, ``torch.compile`` and ``torch.export``. The tests compare
-it with FFTs.
+A row of ``n`` pixels is one period of a band-limited signal. Fractional shifts, up-sampling and
+down-sampling are therefore linear maps with closed forms. For image-sized ``n`` a matrix product is
+faster than a pair of FFTs, needs neither complex numbers nor permutes, and runs unchanged under
+autograd, ``torch.compile`` and ``torch.export``. The tests compare the matrices with FFTs.
 
-Two rules about the Nyquist bin of an even ``n``, from which exact equivariance follows:
+Exact equivariance follows from two rules about the Nyquist bin of an even ``n``:
 
-* going up or sideways it is shared half and half between ``+n/2`` and ``-n/2``;
-* going down to an even size the Nyquist bin of the *new* size is zeroed.
+* up-sampling and shifts split it equally between ``+n/2`` and ``-n/2``;
+* down-sampling to an even size zeroes the Nyquist bin of the *new* size.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from torch import Tensor
 from aft_models.errors import AftModelsError
 
 _CACHE: dict[tuple[Any, ...], Tensor] = {}
-_CACHE_LIMIT = 2048  # matrices; a search over many fractional offsets must not grow for ever
+_CACHE_LIMIT = 2048  # matrices; bounds the memory of a search over many fractional offsets
 
 
 def _cached(build: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """One matrix per kind, sizes, device and dtype.
+    """Cache one matrix per function, sizes, device and dtype.
 
-    A module-level cache instead of buffers: nothing to copy, pickle, save or broadcast, and any
-    input size works. While a compiler traces, the matrix is built in the graph instead (sizes may
-    be symbolic, and a traced tensor must not outlive its trace). An export takes the matrices that
-    a forward pass before it left here, as constants of its graph.
+    A module-level cache needs no buffers to copy, pickle, save or broadcast, and supports any input
+    size. While a compiler traces, the matrix is built in the graph instead: sizes may be symbolic,
+    and a traced tensor is invalid after its trace. An export uses the matrices that a preceding
+    forward pass has cached, as constants of its graph.
     """
 
     @wraps(build)
@@ -51,7 +50,7 @@ def _cached(build: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return build(*sizes, work).to(device=device, dtype=dtype)
         if key in _CACHE:
             return _CACHE[key]
-        # An inference tensor could never be used in training afterwards.
+        # Inference tensors cannot be used in training.
         with torch.inference_mode(False), torch.no_grad():
             built = build(*sizes, work).to(device=device, dtype=dtype).contiguous()
         if type(built) is Tensor:  # not a fake or otherwise wrapped tensor
@@ -65,7 +64,7 @@ def _cached(build: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @_cached
 def shift_matrix(n: int, offset: float, device: torch.device) -> Tensor:
-    """Matrix ``S`` with ``(S @ x)[j] = x(j + offset)`` for one period of ``n`` samples."""
+    """Return the matrix ``S`` with ``(S @ x)[j] = x(j + offset)`` for ``n`` periodic samples."""
     kernel = _dirichlet(n, (n - 1) // 2, _scalar(offset, device)) / n
     if n % 2 == 0:
         sign = 1 - 2 * (torch.arange(n, device=device) % 2).to(torch.float64)
@@ -76,17 +75,18 @@ def shift_matrix(n: int, offset: float, device: torch.device) -> Tensor:
 
 @_cached
 def upsample_matrix(n: int, up: int, device: torch.device) -> Tensor:
-    """Matrix ``(up * n, n)`` that zero-pads the spectrum; every ``up``-th output is an input."""
+    """Return the matrix ``(up * n, n)`` that zero-pads the spectrum and preserves the samples."""
     phases = [shift_matrix(n, p / up, device=device) for p in range(up)]
     return torch.stack(phases, dim=1).reshape(n * up, n)
 
 
 @_cached
 def downsample_matrix(n: int, m: int, device: torch.device) -> Tensor:
-    """Matrix ``(m, n)`` that keeps the bins below ``m / 2`` and samples at ``m`` points.
+    """Return the matrix ``(m, n)`` that keeps the bins below ``m / 2`` and samples at ``m`` points.
 
-    For even ``m`` the Nyquist bin ``m / 2`` is zeroed: one real sample per period cannot carry its
-    phase, so keeping it would break equivariance. ``m = n`` is the projection that drops Nyquist.
+    For even ``m`` the Nyquist bin ``m / 2`` is zeroed: one real sample per period cannot represent
+    its phase, and keeping it would violate equivariance. ``m = n`` is the projection that drops
+    Nyquist.
     """
     if m > n:
         raise AftModelsError(f"cannot down-sample {n} samples to {m}: use upsample_matrix")
@@ -102,7 +102,7 @@ def downsample_matrix(n: int, m: int, device: torch.device) -> Tensor:
 
 @_cached
 def low_pass_matrix(n: int, m: int, device: torch.device) -> Tensor:
-    """Matrix ``(n, n)`` that keeps the bins that :func:`downsample_matrix` keeps, and the grid."""
+    """Return the matrix ``(n, n)`` that removes the bins that :func:`downsample_matrix` removes."""
     kernel = _dirichlet(n, (m - 1) // 2, _scalar(0.0, device)) / n
     steps = torch.arange(n, device=device)
     return kernel[(steps[:, None] - steps) % n]
@@ -174,15 +174,15 @@ def contract(
 
 
 def fractional_shift(x: Tensor, dy: float, dx: float) -> Tensor:
-    """Cyclic band-limited shift ``out[..., y, x] = in[..., y + dy, x + dx]``.
+    """Shift cyclically and band-limited: ``out[..., y, x] = in[..., y + dy, x + dx]``.
 
-    Integer offsets are exactly ``torch.roll``; any other offset is sinc interpolation of the
-    periodic image, the Nyquist bin of an even size being multiplied by ``cos(pi * offset)``.
+    Integer offsets equal ``torch.roll``. Other offsets are sinc interpolation of the periodic
+    image. It multiplies the Nyquist bin of an even size by ``cos(pi * offset)``.
 
     Args:
         x: real floating-point tensor ``(..., H, W)``.
-        dy: rows, positive moves the content up.
-        dx: columns, positive moves the content left.
+        dy: rows (pixels); positive values move the content up.
+        dx: columns (pixels); positive values move the content left.
 
     >>> x = torch.arange(4.0).expand(1, 4, 4)
     >>> torch.equal(fractional_shift(x, 0, 1), x.roll(-1, -1))
@@ -231,13 +231,13 @@ def alias_free_downsample(x: Tensor, down: int = 2) -> Tensor:
 
 
 def cut_spectrum(x: Tensor, rows: int, columns: int, *, sample: bool = True) -> Tensor:
-    """Remove from ``(..., H, W)`` what a smaller grid of any size could not hold, exactly.
+    """Remove the frequencies of ``(..., H, W)`` that a smaller grid cannot represent, exactly.
 
     Args:
         x: real floating-point tensor.
-        rows: of that grid.
-        columns: of that grid.
-        sample: return that grid; else the original one, of which it is every so many-th pixel.
+        rows: rows of the smaller grid.
+        columns: columns of the smaller grid.
+        sample: return the smaller grid; otherwise the low-pass filtered original grid.
 
     >>> cut_spectrum(torch.ones(8, 8), 4, 2).shape
     torch.Size([4, 2])
@@ -255,7 +255,7 @@ def _resample(x: Tensor, axis: int, kind: Callable[..., Tensor], size: float) ->
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Where autocast stops, if there is any: reduced precision would undo the exactness."""
+    """Disable autocast for the device of ``x``: reduced precision would not be exact."""
     device = x.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
@@ -263,7 +263,7 @@ def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The precision resampling runs in: at least float32."""
+    """Return the dtype used for resampling: at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 

@@ -8,10 +8,10 @@ import threading
 
 
 def end_with_parent(worker: int = 0) -> None:
-    """Ends this worker process when the one that started it is gone, killed ones included.
+    """End this worker process when its parent process has ended or was killed.
 
-    For `DataLoader(worker_init_fn=...)`. torch ends a worker's loop then, but the process waits for
-    ever to hand over its last images.
+    Pass it as `DataLoader(worker_init_fn=...)`. torch then ends the worker's loop. Without it, the
+    process would wait forever to hand over its last images.
     """
     parent, started_by = multiprocessing.parent_process(), os.getppid()
     assert parent is not None, "only worker processes call this"

@@ -32,10 +32,10 @@ def _to_grid(x: Tensor, height: int, width: int) -> Tensor:
 
 
 class GridMlp(Mlp):  # type: ignore[misc]
-    """timm's MLP, with an activation on the grid of tokens."""
+    """MLP of timm with an activation on the grid of tokens."""
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        """Tokens ``(B, N, C)`` to the same shape."""
+        """Map tokens ``(B, N, C)`` to the same shape."""
         x = self.fc1(x)
         x = self.act(_to_grid(x, height, width)).flatten(1, 2)
         return self.drop2(self.fc2(self.norm(self.drop1(x))))  # type: ignore[no-any-return]
@@ -52,7 +52,7 @@ class LocalPatchInteraction(nn.Module):
         self.conv2 = conv3x3(dim, dim, padding=padding, groups=dim)
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        """Tokens ``(B, N, C)`` to the same shape."""
+        """Map tokens ``(B, N, C)`` to the same shape."""
         x = _to_grid(x, height, width).permute(0, 3, 1, 2)  # channels-last memory
         x = self.conv1(x)
         x = self.act(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -92,7 +92,7 @@ class XcaBlock(nn.Module):
         self.gamma2 = nn.Parameter(torch.full((dim,), cfg.layer_scale))
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        """Tokens ``(B, N, C)`` of a ``height x width`` grid to the same shape."""
+        """Map tokens ``(B, N, C)`` of a ``height x width`` grid to the same shape."""
         x = self._add(x, self.gamma1, self.attn(self.norm1(x)))
         x = self._add(x, self.gamma3, self.local_mp(self.norm3(x), height, width))
         return self._add(x, self.gamma2, self.mlp(self.norm2(x), height, width))
@@ -104,10 +104,10 @@ class XcaBlock(nn.Module):
 class XCiT(nn.Module):
     """Cross-covariance image transformer, baseline or alias-free, with timm's model interface.
 
-    Takes any image whose sides the patch size divides, square or not.
+    Accepts any image whose sides are multiples of the patch size, square or not.
 
-    Arguments are those of timm's; ``img_size`` is only checked against the patch size, and
-    ``global_pool`` is by default what the head of ``cfg`` needs.
+    Arguments are those of timm's XCiT. ``img_size`` is only checked against the patch size. By
+    default ``global_pool`` follows from the head of ``cfg``.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class XCiT(nn.Module):
             self.cls_attn_blocks = nn.ModuleList(
                 self._class_block(drop_rate, attn_drop_rate) for _ in range(cfg.class_depth)
             )
-        # Only the class token passes this norm on to the classifier, and no shift changes that.
+        # The norm feeds only the class token to the classifier; it is shift-invariant.
         self.norm = token_norm("layer", cfg.dim) if self.has_class_token else nn.Identity()
         self.head_drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(cfg.dim, num_classes) if num_classes > 0 else nn.Identity()
@@ -210,12 +210,12 @@ class XCiT(nn.Module):
         return global_pool
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters that weight decay must leave alone."""
+        """List the parameters that are exempt from weight decay."""
         temperatures = {n for n, _ in self.named_parameters() if n.endswith("temperature")}
         return {"pos_embed", "cls_token"} | temperatures
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Parameter groups for layer-wise learning rates."""
+        """Return parameter groups for layer-wise learning rates."""
         return {
             "stem": r"^cls_token|pos_embed|patch_embed",
             "blocks": r"^blocks\.(\d+)",
@@ -227,7 +227,7 @@ class XCiT(nn.Module):
         self.grad_checkpointing = enable
 
     def get_classifier(self) -> nn.Module:
-        """The last linear layer."""
+        """Return the last linear layer."""
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
@@ -245,7 +245,7 @@ class XCiT(nn.Module):
         self.head.train(self.training)
 
     def forward_tokens(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Image to the patch tokens entering the first block, and their grid."""
+        """Compute the patch tokens entering the first block, and their grid."""
         x, grid = self.patch_embed(x)
         if self.pos_embed is not None:
             position = self.pos_embed(1, *grid).flatten(2).transpose(1, 2)  # (1, N, C)
@@ -253,7 +253,7 @@ class XCiT(nn.Module):
         return self.pos_drop(x), grid
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Image ``(B, channels, H, W)`` to tokens ``(B, N, C)``, a class token first if any."""
+        """Compute tokens ``(B, N, C)`` of images ``(B, channels, H, W)``, a class token first."""
         x, (height, width) = self.forward_tokens(x)
         for block in self.blocks:
             x = self._run(block, x, height, width)
@@ -280,7 +280,7 @@ class XCiT(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Features after chosen blocks, for timm's feature extraction."""
+        """Compute the features after selected blocks, for timm's feature extraction."""
         if output_fmt not in ("NCHW", "NLC"):
             raise AftModelsError(f"output_fmt must be 'NCHW' or 'NLC', got {output_fmt!r}")
         wanted, last = feature_take_indices(len(self.blocks), indices)
@@ -298,7 +298,7 @@ class XCiT(nn.Module):
         return self._with_class_token(x), features
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Tokens to logits, or to the pooled features."""
+        """Compute logits from tokens, or the pooled features."""
         if self.global_pool == "token":
             x = x[:, 0]
         elif self.global_pool == "avg":
@@ -307,7 +307,7 @@ class XCiT(nn.Module):
         return x if pre_logits else self.head(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Image ``(B, channels, H, W)`` to logits ``(B, num_classes)``."""
+        """Compute logits ``(B, num_classes)`` of images ``(B, channels, H, W)``."""
         return self.forward_head(self.forward_features(x))
 
 

@@ -1,10 +1,10 @@
 """Alias-free activations: up-sample, apply, low-pass, sub-sample, by products with small matrices.
 
-An up-sampled image is its ``up * up`` phases, each the image shifted by a fraction of a pixel.
-Applying a pointwise function to every phase and bringing each back with the transposed shift is
-therefore the whole operation (``docs/alias-free.md`` has the derivation), and needs only products
-with ``n x n`` matrices. The fine grid is never formed, and the backward pass saves the input alone
-and computes the rest again.
+An up-sampled image consists of ``up * up`` phases. Each phase is the image shifted by a fraction of
+a pixel. The operation applies a pointwise function to every phase and shifts each result back with
+the transposed matrix (derivation: ``docs/alias-free.md``). This requires only products with ``n x
+n`` matrices. The fine grid is never formed. The backward pass saves the input alone and recomputes
+the rest.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from typing_extensions import override
 
 from aft_models.errors import AftModelsError
 from aft_models.layers.pointwise import GELU, Fused, Polynomial, pointwise
@@ -36,7 +37,7 @@ from aft_models.resample import (
 # and no temporary is large enough for the allocator to return it to the system each time.
 _CPU_CHUNK = 2**19
 
-# Least-squares fit of GELU on [-2, 2], so that a network starts from a familiar shape.
+# Least-squares fit of GELU on [-2, 2]: the initial polynomial approximates GELU.
 GELU_QUADRATIC = (0.0169394634, 0.5, 0.3078363964)
 
 
@@ -46,15 +47,15 @@ _AXES: dict[tuple[int, int, int, torch.device, torch.dtype], AxisPhases] = {}
 
 @dataclass(frozen=True)
 class AxisPhases:
-    """The matrices of one axis of ``n`` samples, for phases ``0 .. up - 1``."""
+    """Matrices of one axis of ``n`` samples, for phases ``0 .. up - 1``."""
 
     forth: tuple[Tensor, ...]  # S_p (n, n): the signal shifted by p / up; S_0 is the identity
-    back: tuple[Tensor, ...]  # (m, n): low-pass and sub-sample what phase p contributes, times up
+    back: tuple[Tensor, ...]  # (m, n): low-pass and sub-sample phase p, times up
     nyquist: Tensor | None  # v_j = (-1)^j when m = n is even: phase 0 must lose this component
 
     @staticmethod
     def of(n: int, up: int, down: int, device: torch.device, dtype: torch.dtype) -> AxisPhases:
-        """Matrices for one axis; ``down`` divides ``n``."""
+        """Build the matrices for one axis; ``down`` divides ``n``."""
         key = (n, up, down, device, dtype)
         if not torch.compiler.is_compiling() and key in _AXES:
             return _AXES[key]
@@ -73,14 +74,14 @@ class AxisPhases:
 
 
 def chunk_images(x: Tensor, per_image: int) -> int:
-    """How many images to process at a time: all, except in eager mode on a CPU."""
+    """Return the number of images per chunk: all, except in eager mode on a CPU."""
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         return x.shape[0]
     return min(x.shape[0], torch.get_num_threads() * max(1, _CPU_CHUNK // per_image))
 
 
 def in_chunks(images: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """The tensors, at most so many images at a time.
+    """Yield chunks of the tensors with at most ``images`` images each.
 
     A traced batch is one chunk, so that its size can stay symbolic.
     """
@@ -99,7 +100,7 @@ def sample_fine_grid(fine: Tensor, height: int, width: int, axis: int) -> Tensor
 
 
 def _spread(x: Tensor, up: int, axis: int) -> Tensor:
-    """Up-sample one axis; many samples phase by phase, since the first is at hand."""
+    """Up-sample one axis; for many samples phase by phase, because phase 0 is the input."""
     n = x.shape[axis]
     like: dict[str, Any] = {"device": x.device, "dtype": x.dtype}
     if n <= 16:  # one larger product is cheaper
@@ -110,7 +111,7 @@ def _spread(x: Tensor, up: int, axis: int) -> Tensor:
 
 
 class _AliasFree(torch.autograd.Function):
-    """The operator for one contiguous layout; saves its input and the coefficients only."""
+    """Operator for one contiguous layout; saves its input and the coefficients only."""
 
     @staticmethod
     def forward(
@@ -127,7 +128,7 @@ class _AliasFree(torch.autograd.Function):
         dtype = working_dtype(x.dtype)
         grid = (x.shape[axis] // down, x.shape[axis + 1] // down)
         with without_autocast(x):
-            if torch.compiler.is_compiling():  # as it is written: a compiler plans the memory
+            if torch.compiler.is_compiling():  # written out: a compiler plans the memory
                 fine = _spread(_spread(x.to(dtype), up, axis + 1), up, axis)
                 y = pointwise(fused, powers, dtype)(fine)
                 return sample_fine_grid(y, *grid, axis).to(x.dtype)
@@ -152,7 +153,7 @@ class _AliasFree(torch.autograd.Function):
 
 
 class _Operator:
-    """The function and the matrices for chunks of images like ``x``."""
+    """Function and matrices for chunks of images like ``x``."""
 
     def __init__(
         self, x: Tensor, powers: Tensor | None, fused: Fused | None, up: int, down: int, axis: int
@@ -173,7 +174,7 @@ class _Operator:
         axis, share = self.axis, 1.0 / self.up**2
         for r in range(self.up):
             v = contract(self.columns.forth[r], x, axis + 1) if r else x
-            if self.down == 1 and r == 0:  # comes back as it is but for its Nyquist component
+            if self.down == 1 and r == 0:  # unchanged except for its Nyquist component
                 self.function.apply_to(v, out)
                 self.add_row_phases(v, out)
                 continue
@@ -201,15 +202,15 @@ class _Operator:
                 contract(columns.forth[r].t(), total, axis + 1, out=out, keep=1.0)
 
     def add_row_phases(self, v: Tensor, total: Tensor) -> None:
-        """Add to ``total`` what all phases of the rows of ``v`` but the first bring back."""
+        """Add to ``total`` the contributions of all row phases of ``v`` but the first."""
         for forth, back in zip(self.rows.forth[1:], self.rows.back[1:], strict=True):
             t = contract(forth, v, self.axis)
             self.function.apply_to(t, t)
             contract(back, t, self.axis, out=total, keep=1.0)
-            del t  # so that the next phase finds its memory free, and still in the cache
+            del t  # frees the memory for the next phase while it is in the cache
 
     def pull_back_row_phases(self, q: Tensor, v: Tensor, total: Tensor) -> None:
-        """Add to ``total`` the gradient of ``v`` through them, given that of what they brought."""
+        """Add to ``total`` the gradient of ``v`` through the row phases but the first."""
         for forth, back in zip(self.rows.forth[1:], self.rows.back[1:], strict=True):
             z, t = contract(forth, v, self.axis), contract(back.t(), q, self.axis)
             self.function.pull_back(t, z, t)
@@ -233,9 +234,13 @@ def phasewise_activation(
     down: int = 1,
     axis: int,
 ) -> Tensor:
-    """Alias-free function of a 4-D tensor whose rows and columns are ``axis, axis + 1``.
+    """Apply an alias-free function to a 4-D tensor with rows and columns ``axis, axis + 1``.
 
-    It is ``fused``, or the polynomial with the coefficients ``powers``, one row per power.
+    The function is ``fused``, or the polynomial with the coefficients ``powers``, one row per
+    power.
+
+    Returns:
+        A tensor like ``x``, with rows and columns divided by ``down``.
     """
     for a in (axis, axis + 1):
         if x.shape[a] % down:
@@ -247,11 +252,12 @@ def phasewise_activation(
 
 
 class AliasFreeActivation(nn.Module):
-    """A pointwise non-linearity that commutes with sub-pixel shifts, up to its own residue.
+    """Pointwise non-linearity that commutes with sub-pixel shifts, up to a residue.
 
-    Law: shifting the input cyclically by any multiple of ``1 / up`` pixel shifts the output alike,
-    exactly, for any function. Polynomials of degree d are exact for *every* shift once
-    ``up >= (d + 1) / 2``; GELU leaves a residue that falls about tenfold with each step of ``up``.
+    Property: a cyclic shift of the input by any multiple of ``1 / up`` pixel shifts the output by
+    the same offset, exactly, for any function. Polynomials of degree d are exact for *every* shift
+    once ``up >= (d + 1) / 2``; GELU leaves a residue that falls about tenfold with each step of
+    ``up``.
 
     Args:
         function: ``"gelu"``, ``"poly"``, or any elementwise callable or module (which then runs
@@ -310,14 +316,14 @@ class AliasFreeActivation(nn.Module):
                 f"unknown activation {function!r}: expected 'gelu', 'poly' or a callable"
             )
 
+    @override
     def extra_repr(self) -> str:
-        """Shown by ``print(model)``."""
         name = "polynomial" if self.coefficients is not None else "custom"
         name = self.pointwise.name if self.pointwise else name
         return f"{name}, up={self.up}, down={self.down}, layout={self.layout}"
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` or ``(B, H, W, C)`` to the same, spatial sizes divided by ``down``."""
+        """Map ``(B, C, H, W)`` or ``(B, H, W, C)`` to the same layout, sizes over ``down``."""
         if x.ndim != 4:
             raise AftModelsError(f"expected a 4-D {self.layout} tensor, got shape {tuple(x.shape)}")
         if self.function is not None:
@@ -328,7 +334,7 @@ class AliasFreeActivation(nn.Module):
         if self.layout == "NHWC":
             return self._run(x, 1)
         if x.is_contiguous(memory_format=torch.channels_last):
-            # Same memory as NHWC: resample there and hand back channels-last.
+            # Same memory as NHWC: resample in this layout and return channels-last.
             return self._run(x.permute(0, 2, 3, 1), 1).permute(0, 3, 1, 2)
         return self._run(x, 2)
 
@@ -338,7 +344,7 @@ class AliasFreeActivation(nn.Module):
         )
 
     def powers(self, axis: int) -> Tensor | None:
-        """The coefficients by power, for maps whose rows are this axis: 1 or 2."""
+        """Return the coefficients by power, for maps with rows on this axis (1 or 2)."""
         if self.coefficients is None:
             return None
         powers = self.coefficients.t()

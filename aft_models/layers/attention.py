@@ -1,8 +1,8 @@
 """Shift-equivariant attentions, ``Q f(K^T V)``.
 
-Shifting the image shifts Q, K and V alike (an orthogonal map T on the tokens), so
-``(T K)^T (T V) = K^T V`` does not change and the output shifts. Cross-covariance attention
-(timm's ``XCA``) is one instance, the two here are others; all have the same parameters.
+A shift of the image is an orthogonal map T on the tokens of Q, K and V. Therefore ``(T K)^T (T V) =
+K^T V`` does not change, and the output shifts. Cross-covariance attention (timm's ``XCA``) has this
+form, as do the two attentions below. All have the same parameters.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from timm.models.xcit import XCA
 from torch import Tensor, nn
+from typing_extensions import override
 
 from aft_models.layers.norm import token_norm
 
 
 class LinearAttention(nn.Module):
-    """``Q (K^T V) / N`` per head: no non-linearity at all. Arguments are those of timm's ``XCA``.
+    """``Q (K^T V) / N`` per head: no non-linearity. Arguments as for timm's ``XCA``.
 
     >>> LinearAttention(8, num_heads=2)(torch.randn(3, 16, 8)).shape
     torch.Size([3, 16, 8])
@@ -44,7 +45,7 @@ class LinearAttention(nn.Module):
         return q / q.shape[-2], k
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens ``(B, N, C)`` to the same shape."""
+        """Map tokens ``(B, N, C)`` to the same shape."""
         batch, tokens, dim = x.shape
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, dim // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, heads, N, channels)
@@ -57,14 +58,14 @@ class LinearAttention(nn.Module):
 class SimaAttention(LinearAttention):
     """SimA: queries and keys are l1-normalized along the tokens, and no softmax is needed.
 
-    An l1 norm is kept by shifts of whole tokens, but only nearly by fractions of a token.
+    Integer shifts of tokens preserve an l1 norm exactly, fractional shifts approximately.
 
     >>> SimaAttention(8, num_heads=2)(torch.randn(3, 16, 8)).shape
     torch.Size([3, 16, 8])
     """
 
+    @override
     def normalize(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """See :class:`LinearAttention`."""
         return F.normalize(q, p=1.0, dim=-2), F.normalize(k, p=1.0, dim=-2)
 
 
@@ -72,16 +73,16 @@ ATTENTIONS = {"xca": XCA, "linear": LinearAttention, "sima": SimaAttention}
 
 
 class AliasFreeClassAttention(nn.Module):
-    """Class attention whose class token no shift of the patch tokens can change.
+    """Class attention whose class token is invariant to shifts of the patch tokens.
 
-    The class token joins the tokens of a shift-equivariant attention (cross-covariance unless said
-    otherwise), then an MLP refines the class token alone. With ``residual_norm``, as in the
-    authors' code and in XCiT itself, the second normalization feeds the residual too and
-    patches are doubled. Without, as in the paper's text, the block mirrors those before it.
+    The class token joins the tokens of a shift-equivariant attention (by default cross-covariance).
+    Then an MLP refines the class token alone. With ``residual_norm``, as in the authors' code and
+    in XCiT itself, the second normalization feeds the residual too and patches are doubled. Without
+    it, as in the paper's text, the block has the structure of the preceding blocks.
 
     ``attention`` is a key of :data:`ATTENTIONS`, ``norm_mean`` as in :class:`AliasFreeLayerNorm`.
-    With ``norm="layer"``, for a model whose blocks have plain norms too, it ignores shifts of whole
-    tokens only.
+    ``norm="layer"`` is meant for models whose blocks have plain norms too: the class token is then
+    invariant to integer shifts of tokens only.
 
     >>> tokens = torch.randn(3, 1 + 16, 8)  # the class token first
     >>> AliasFreeClassAttention(8, num_heads=2)(tokens).shape
@@ -114,9 +115,9 @@ class AliasFreeClassAttention(nn.Module):
         self.gamma2 = nn.Parameter(torch.full((dim,), layer_scale))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens ``(B, 1 + N, C)``, the class token first, to the same shape."""
+        """Map tokens ``(B, 1 + N, C)``, the class token first, to the same shape."""
         x = torch.addcmul(x, self.gamma1, self.attn(self.norm1(x)))
-        normed = self.norm2(x)  # of all tokens: an alias-free norm has one variance for them
+        normed = self.norm2(x)  # of all tokens: an alias-free norm computes one variance for them
         if not self.residual_norm:
             token = torch.addcmul(x[:, :1], self.gamma2, self.mlp(normed[:, :1]))
             return torch.cat([token, x[:, 1:]], dim=1)

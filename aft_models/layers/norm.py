@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from typing_extensions import override
 
 from aft_models.errors import AftModelsError
 from aft_models.resample import working_dtype
 
 
 class _AliasFreeNorm(torch.autograd.Function):
-    """Saves the input and two small statistics, as the built-in layer norm does."""
+    """Layer norm that saves the input and two small statistics, like the built-in one."""
 
     @staticmethod
     def forward(
@@ -54,7 +55,7 @@ class _AliasFreeNorm(torch.autograd.Function):
 def alias_free_layer_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, *, mean: str = "token", eps: float = 1e-6
 ) -> Tensor:
-    """:class:`AliasFreeLayerNorm` as a function of tokens ``(B, N, C)``."""
+    """Apply :class:`AliasFreeLayerNorm` as a function of tokens ``(B, N, C)``."""
     weight = x.new_ones(x.shape[2]) if weight is None else weight
     bias = x.new_zeros(x.shape[2]) if bias is None else bias
     result: Tensor = _AliasFreeNorm.apply(x, weight, bias, 2 if mean == "token" else 1, eps)
@@ -62,13 +63,13 @@ def alias_free_layer_norm(
 
 
 class AliasFreeLayerNorm(nn.Module):
-    """Normalize tokens ``(B, N, C)`` with statistics that no shift can change.
+    """Normalization of tokens ``(B, N, C)`` with shift-invariant statistics.
 
     A plain layer norm divides each token by its own deviation, a non-linear function of position
-    that makes new frequencies. Here one deviation serves all tokens of an image.
+    that creates new frequencies. This norm uses one deviation for all tokens of an image.
 
-    Law: permuting, or resampling by any circular linear filter that keeps the energy, the tokens of
-    the input does the same to the output.
+    Property: equivariant to permutations of the tokens, and to resampling by any circular linear
+    filter that preserves the energy.
 
     Args:
         dim: channels.
@@ -91,17 +92,17 @@ class AliasFreeLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))
         self.mean, self.eps = mean, eps
 
+    @override
     def extra_repr(self) -> str:
-        """Shown by ``print(model)``."""
         return f"{self.weight.shape[0]}, mean={self.mean}, eps={self.eps}"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens ``(B, N, C)`` to the same shape."""
+        """Map tokens ``(B, N, C)`` to the same shape."""
         if x.ndim != 3:
             raise AftModelsError(f"expected tokens (B, N, C), got shape {tuple(x.shape)}")
         return alias_free_layer_norm(x, self.weight, self.bias, mean=self.mean, eps=self.eps)
 
 
 def token_norm(kind: str, dim: int, *, mean: str = "token") -> nn.Module:
-    """The norm named ``kind``, ``"layer"`` or ``"af"``, over ``dim`` channels."""
+    """Build the norm named ``kind``, ``"layer"`` or ``"af"``, over ``dim`` channels."""
     return nn.LayerNorm(dim, eps=1e-6) if kind == "layer" else AliasFreeLayerNorm(dim, mean=mean)

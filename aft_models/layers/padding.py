@@ -1,4 +1,4 @@
-"""Circular padding, and the 3 x 3 convolution on a torus built on it.
+"""Circular padding, and a 3 x 3 convolution with circular padding.
 
 ``F.pad(mode="circular")`` loses the channels-last layout and its gradient goes through a chain of
 slice copies: with it a depth-wise convolution takes three to four times as long.
@@ -25,7 +25,7 @@ class _CircularPad(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Adds the border to the pixels that it repeats."""
+        """Add the gradient of the border to the pixels that the border repeats."""
         (top, bottom), (left, right) = ctx.margins
         height, width = grad.shape[2] - top - bottom, grad.shape[3] - left - right
 
@@ -42,9 +42,9 @@ class _CircularPad(torch.autograd.Function):
 
 
 def circular_pad(x: Tensor, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> Tensor:
-    """Wrap a map ``(B, C, H, W)`` round its border, by default by a pixel at each end.
+    """Pad a map ``(B, C, H, W)`` circularly, by default by one pixel at each end.
 
-    A margin may not be wider than the image; the memory layout stays.
+    A margin may not be wider than the image. The memory layout does not change.
 
     >>> circular_pad(torch.tensor([[[[1.0, 2.0, 3.0]]]]), rows=(0, 0), columns=(2, 1))
     tensor([[[[2., 3., 1., 2., 3., 1.]]]])
@@ -54,7 +54,7 @@ def circular_pad(x: Tensor, rows: Margin = (1, 1), columns: Margin = (1, 1)) -> 
 
 
 def wrap_line(x: Tensor, axis: int, before: int = 1, after: int = 1) -> Tensor:
-    """Wrap so many pixels around one axis."""
+    """Pad one axis circularly, by ``before`` and ``after`` pixels."""
     ends = (x.narrow(axis, x.shape[axis] - before, before), x, x.narrow(axis, 0, after))
     return torch.cat(ends, axis)
 
@@ -63,7 +63,7 @@ class CircularConv2d(nn.Conv2d):
     """``nn.Conv2d(kernel_size=3, padding=1, padding_mode="circular")``, same parameters, faster."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)``; a channels-last input stays channels-last."""
+        """Convolve ``(B, C, H, W)``; a channels-last input stays channels-last."""
         padded = circular_pad(x)
         return F.conv2d(padded, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
@@ -71,6 +71,6 @@ class CircularConv2d(nn.Conv2d):
 def conv3x3(
     in_channels: int, out_channels: int, *, padding: Any, stride: int = 1, **options: Any
 ) -> nn.Conv2d:
-    """A 3 x 3 convolution that keeps the size, padded with ``"zeros"`` or ``"circular"``."""
+    """Build a size-preserving 3 x 3 convolution with ``"zeros"`` or ``"circular"`` padding."""
     kind = CircularConv2d if padding == "circular" else nn.Conv2d
     return kind(in_channels, out_channels, 3, stride, padding=1, padding_mode=padding, **options)

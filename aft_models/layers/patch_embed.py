@@ -1,4 +1,4 @@
-"""From image to tokens by a few 3 x 3 convolutions, each followed by a halving of the grid."""
+"""Patch embedding of an image by 3 x 3 convolutions, each followed by a halving of the grid."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from aft_models.errors import AftModelsError
 from aft_models.layers.activation import AliasFreeActivation
@@ -18,8 +19,8 @@ from aft_models.resample import alias_free_downsample
 class AliasFreeDownsample(nn.Module):
     """Ideal low-pass and sub-sampling of ``(B, C, H, W)``.
 
-    Law: a shift of the input by any amount shifts the output by the same distance in the image,
-    exactly, fractions of an output pixel included.
+    Property: any shift of the input shifts the output by the same distance in the image, exactly,
+    including fractions of an output pixel.
 
     >>> AliasFreeDownsample(2)(torch.randn(1, 3, 8, 8)).shape
     torch.Size([1, 3, 4, 4])
@@ -29,17 +30,17 @@ class AliasFreeDownsample(nn.Module):
         super().__init__()
         self.down = down
 
+    @override
     def extra_repr(self) -> str:
-        """Shown by ``print(model)``."""
         return f"down={self.down}"
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, C, H / down, W / down)``."""
+        """Map ``(B, C, H, W)`` to ``(B, C, H / down, W / down)``."""
         return alias_free_downsample(x, self.down)
 
 
 class ConvPatchEmbed(nn.Module):
-    """XCiT's convolutional patch embedding with the paper's three ways to halve the grid.
+    """Convolutional patch embedding of XCiT, with the paper's three ways to halve the grid.
 
     The sub-modules are ``proj.0.0`` (convolution), ``proj.0.1`` (batch norm), ``proj.1``
     (activation and, unless strided, down-sampling), ``proj.2.0``, ...: the key names of timm.
@@ -83,7 +84,7 @@ class ConvPatchEmbed(nn.Module):
         self.proj = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """``(B, channels, H, W)`` to contiguous tokens ``(B, N, C)`` and their grid."""
+        """Map ``(B, channels, H, W)`` to contiguous tokens ``(B, N, C)`` and their grid."""
         height, width = x.shape[-2:]
         if height % self.patch_size or width % self.patch_size:
             raise AftModelsError(
@@ -96,7 +97,7 @@ class ConvPatchEmbed(nn.Module):
             x = phasewise_stem(x, conv, norm, activation)
             layers = layers[2:]
         if x.device.type == "cpu" and not torch.compiler.is_compiling():
-            # Convolutions, batch norms and resampling are all faster so; and tokens come for free.
+            # Channels-last: faster convolutions, norms and resampling, tokens without a copy.
             x = x.contiguous(memory_format=torch.channels_last)
         for layer in layers:
             x = layer(x)
@@ -104,7 +105,7 @@ class ConvPatchEmbed(nn.Module):
         return x.flatten(2).transpose(1, 2).contiguous(), grid
 
     def _stem_applies(self) -> bool:
-        """Whether the fused first stage computes what the modules say."""
+        """Return True if the fused first stage is equivalent to the modules."""
         if len(self.proj) < 2 or not isinstance(self.proj[1], AliasFreeActivation):
             return False
         conv, norm = cast(Any, self.proj[0])
@@ -113,7 +114,7 @@ class ConvPatchEmbed(nn.Module):
         return (
             conv.padding_mode == "circular"
             and conv.stride == (1, 1)
-            # A synchronized norm gathers its statistics itself: run it as it is.
+            # A synchronized norm gathers its statistics itself: run the module.
             and type(norm) is nn.BatchNorm2d
             and self.proj[1].function is None
             and self.proj[1].down > 1
@@ -123,7 +124,7 @@ class ConvPatchEmbed(nn.Module):
 def _tail(
     activation: str | None, downsample: str, *, channels: int, up: int, degree: int
 ) -> nn.Module | None:
-    """What follows a convolution of the patch embedding."""
+    """Build the layer that follows a convolution of the patch embedding."""
     if activation in ("af_gelu", "af_poly"):
         down = 2 if downsample == "af" else 1
         kind = activation.removeprefix("af_")

@@ -1,8 +1,8 @@
-"""Pointwise non-linearities in the form the alias-free layers need them.
+"""Pointwise non-linearities in the form that the alias-free layers need.
 
-The alias-free operators recompute their up-sampled phases in the backward pass, phase by phase,
-in reused buffers. For that they need a function and its pull-back as buffer operations, rather
-than as a graph that would save every phase.
+The alias-free operators recompute their up-sampled phases in the backward pass, phase by phase, in
+reused buffers. They need a function and its pull-back as buffer operations, because a graph would
+save every phase.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Fused:
-    """A function that torch has as one kernel each way, with the numbers that follow its input."""
+    """Function with a forward and a backward kernel in torch, and the arguments after its input."""
 
-    name: str  # of the operator: "gelu"
-    slope: str  # that of its derivative
+    name: str  # name of the operator: "gelu"
+    slope: str  # name of the operator of the derivative
     numbers: tuple[float, ...] = ()
-    slope_numbers: tuple[float, ...] | None = None  # where the derivative's differ
+    slope_numbers: tuple[float, ...] | None = None  # for the derivative, if different
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The function of ``x``."""
+        """Apply the function to ``x``."""
         result: Tensor = getattr(_aten, self.name)(x, *self.numbers)
         return result
 
@@ -45,16 +45,16 @@ class Fused:
             operator.out(grad, x, *numbers, out=out)
 
 
-GELU = Fused("gelu", "gelu_backward")  # the exact one, by erf
+GELU = Fused("gelu", "gelu_backward")  # the exact GELU, by erf
 
 
 def pointwise_of(module: nn.Module) -> Fused | None:
-    """The fast form of an activation module, or None where it has none.
+    """Return the fused form of an activation module, or None if there is none.
 
     >>> pointwise_of(nn.ReLU6())
     Fused(name='hardtanh', slope='hardtanh_backward', numbers=(0.0, 6.0), slope_numbers=None)
     """
-    if isinstance(module, nn.Hardtanh):  # and ReLU6
+    if isinstance(module, nn.Hardtanh):  # includes ReLU6
         limits = (float(module.min_val), float(module.max_val))
         return Fused("hardtanh", "hardtanh_backward", limits)
     if isinstance(module, nn.GELU):
@@ -67,14 +67,14 @@ def pointwise_of(module: nn.Module) -> Fused | None:
 
 
 class Polynomial:
-    """``sum_i c_i x^i``; pulling back adds up the gradient of the coefficients, too."""
+    """Polynomial ``sum_i c_i x^i``; pulling back accumulates the coefficients' gradient too."""
 
     def __init__(self, coefficients: Tensor) -> None:
-        """``coefficients``: ``(degree + 1, ...)``, the rest broadcast against ``x``."""
+        """Store ``coefficients (degree + 1, ...)``; the trailing axes broadcast against ``x``."""
         self.coefficients, self.grad = coefficients, torch.zeros_like(coefficients)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The function of ``x``."""
+        """Apply the function to ``x``."""
         *lower, highest = self.coefficients.unbind(0)
         y = x * highest  # Horner
         for c in lower[:0:-1]:
@@ -106,7 +106,7 @@ Pointwise = Fused | Polynomial
 
 
 def pointwise(fused: Fused | None, powers: Tensor | None, dtype: torch.dtype) -> Pointwise:
-    """The polynomial of these coefficients if there are any, else the fused function."""
+    """Return the polynomial of the coefficients if there are any, else the fused function."""
     if powers is not None:
         return Polynomial(powers.to(dtype))
     assert fused is not None

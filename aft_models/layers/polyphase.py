@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from aft_models.errors import AftModelsError
 from aft_models.resample import working_dtype
@@ -85,7 +86,7 @@ def select_polyphase(x: Tensor, criterion: Tensor, stride: int = 2) -> Tensor:
     phase = strongest(_pad_to_multiple(criterion, stride), (stride, stride))
     x = _pad_to_multiple(x, stride)
     images = torch.arange(x.shape[0], device=x.device)
-    # Indexed with the channels last, whole lines of channels are copied.
+    # With the channels last, indexing copies contiguous lines of channels.
     last = blocks(x, (stride, stride)).permute(0, 2, 3, 4, 5, 1)  # (B, H / s, s, W / s, s, C)
     return last[images, :, phase.rows, :, phase.columns].permute(0, 3, 1, 2)
 
@@ -121,12 +122,12 @@ class ApsDownsample(nn.Module):
         self.stride = stride
         self.activation = activation
 
+    @override
     def extra_repr(self) -> str:
-        """Shown by ``print(model)``."""
         return f"stride={self.stride}"
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, C, ceil(H / stride), ceil(W / stride))``."""
+        """Map ``(B, C, H, W)`` to ``(B, C, ceil(H / stride), ceil(W / stride))``."""
         if self.activation is None:
             return select_polyphase(x, x, self.stride)
         with torch.no_grad():

@@ -1,12 +1,12 @@
 """The first convolution, batch norm, alias-free activation and down-sampling as one operator.
 
 A fractional shift commutes with a circular convolution and with the affine map of a batch norm.
-So instead of shifting the many-channel, full-resolution feature map to each of its phases, shift
-the three-channel image and convolve each phase. Of the feature map nothing is saved, only the
-shifted images: the backward pass convolves again, the cheapest convolution of the network.
+Therefore the three-channel image is shifted and each phase convolved, instead of the many-channel,
+full-resolution feature map. Only the shifted images are saved. The backward pass repeats the
+convolution, which is the cheapest of the network.
 
-In memory the channels are last or first: below, ``axis`` is the rows' axis, 1 or 2, of a tensor as
-it lies in memory, ``(b, H, W, C)`` or ``(b, C, H, W)``.
+In memory the channels are last or first. Below, ``axis`` is the axis of the rows, 1 or 2, in the
+memory layout ``(b, H, W, C)`` or ``(b, C, H, W)``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _ROWS, _COLUMNS = 2, 3
 
 
 def _rows_axis(image: Tensor) -> int:
-    """The layout to work in. On a CPU, three channels are convolved several times faster last.
+    """Return the axis of the rows in the fastest layout.
 
-    A compiler chooses for itself how the feature maps lie in memory.
+    On a CPU, three channels are convolved several times faster channels-last. A compiler chooses
+    the layout of the feature maps itself.
     """
     if torch.compiler.is_compiling():
         return 2
@@ -44,19 +45,21 @@ def _rows_axis(image: Tensor) -> int:
 
 
 def _as_stored(x: Tensor, axis: int) -> Tensor:
-    """``(b, C, H, W)`` as it lies in memory, contiguous."""
+    """Permute ``(b, C, H, W)`` to the memory layout of ``axis``, contiguous."""
     return x.permute(0, 2, 3, 1).contiguous() if axis == 1 else x.contiguous()
 
 
 def _as_image(x: Tensor, axis: int) -> Tensor:
-    """What lies in memory as ``(b, C, H, W)``."""
+    """Permute a tensor in memory layout to ``(b, C, H, W)``."""
     return x.permute(0, 3, 1, 2) if axis == 1 else x
 
 
 def _image_phases(image: Tensor, up: int, axis: int) -> list[Tensor]:
-    """The image in each phase, one pixel wrapped round its border: ``(B, C, H + 2, W + 2)``.
+    """List the phases of the image, padded circularly by one pixel.
 
-    All phases of the rows for the first of the columns, then for the next.
+    Returns:
+        Tensors ``(B, C, H + 2, W + 2)``: all row phases of the first column phase, then of the
+            next.
     """
     phases = []
     for r in range(up):
@@ -66,7 +69,7 @@ def _image_phases(image: Tensor, up: int, axis: int) -> list[Tensor]:
 
 
 def _shift_and_wrap(x: Tensor, offset: float, axis: int) -> Tensor:
-    """``x`` moved along a ring, with one sample more at either end."""
+    """Shift ``x`` circularly along an axis and pad it by one sample at either end."""
     if offset == 0:
         return wrap_line(x, axis)
     matrix = shift_matrix(x.shape[axis], offset, device=x.device, dtype=x.dtype)
@@ -74,7 +77,7 @@ def _shift_and_wrap(x: Tensor, offset: float, axis: int) -> Tensor:
 
 
 class _PhasewiseStem(torch.autograd.Function):
-    """``down(function(conv(.)))`` of an image in phases, convolved again in the backward pass."""
+    """``down(function(conv(.)))`` of the phases of an image; the backward pass convolves again."""
 
     @staticmethod
     def forward(
@@ -95,7 +98,7 @@ class _PhasewiseStem(torch.autograd.Function):
 
 
 class _Stem:
-    """The sizes and matrices of one call."""
+    """Sizes and matrices of one call."""
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class _Stem:
     ) -> None:
         self.function, self.phases = pointwise(fused, coefficients, bias.dtype), phases
         self.up, self.down, self.axis = up, down, axis
-        # Laid out like the feature maps, so that no convolution reorders it again.
+        # Same layout as the feature maps: no convolution reorders it again.
         layout = torch.channels_last if axis == 1 else torch.contiguous_format
         self.weight, self.bias = weight.contiguous(memory_format=layout), bias
         self.batch, _, height, width = self.phases[0].shape
@@ -118,16 +121,16 @@ class _Stem:
         self.images = chunk_images(self.phases[0], len(bias) * self.height * self.width)
 
     def matrices(self) -> tuple[AxisPhases, AxisPhases]:
-        """Along the height and along the width."""
+        """Return the matrices along the height and along the width."""
         like = self.up, self.down, self.bias.device, self.bias.dtype
         return AxisPhases.of(self.height, *like), AxisPhases.of(self.width, *like)
 
     def convolve(self, phase: Tensor) -> Tensor:
-        """The feature map of a phase, as it lies in memory."""
+        """Convolve a phase to a feature map in memory layout."""
         return _as_stored(F.conv2d(phase, self.weight, self.bias), self.axis)
 
     def forward(self) -> Tensor:
-        """``(B, C, H / down, W / down)``."""
+        """Return the output ``(B, C, H / down, W / down)``."""
         axis, up, down = self.axis, self.up, self.down
         if torch.compiler.is_compiling():
             return self.forward_on_the_fine_grid()
@@ -142,14 +145,14 @@ class _Stem:
                     z = self.convolve(phases[r * up + p])
                     self.function.apply_to(z, z)
                     column = contract(rows.back[p], z, axis, out=column, keep=1.0)
-                    del z  # so that the next phase finds its memory free, and still in the cache
+                    del z  # frees the memory for the next phase while it is in the cache
                 assert column is not None
                 back = columns.back[r]
                 contract(back, column, axis + 1, out=out, keep=float(r > 0), scale=1.0 / up**2)
         return _as_image(y, axis)
 
     def forward_on_the_fine_grid(self) -> Tensor:
-        """The same for a compiler: a phase's next pixel is ``up`` pixels away among all phases."""
+        """Compute `forward` for a compiler: neighbors in a phase are ``up`` fine pixels apart."""
         up, phases = self.up, self.phases
         lines = [torch.stack(phases[i : i + up], 3).flatten(2, 3) for i in range(0, up**2, up)]
         image = torch.stack(lines, 4).flatten(3, 4)
@@ -157,7 +160,7 @@ class _Stem:
         return sample_fine_grid(fine, self.height // self.down, self.width // self.down, _ROWS)
 
     def backward(self, grad: Tensor, *, image_needs_grad: bool) -> list[Tensor | None]:
-        """Gradients of the coefficients, the weight, the bias and the phases."""
+        """Return the gradients of the coefficients, the weight, the bias and the phases."""
         axis, up = self.axis, self.up
         rows, columns = self.matrices()
         grad_weight, grad_bias = torch.zeros_like(self.weight), torch.zeros_like(self.bias)
@@ -188,21 +191,25 @@ class _Stem:
         return [total, grad_weight, grad_bias, *towards]
 
     def total(self, x: Tensor) -> Tensor:
-        """The sum of a feature map over all pixels."""
+        """Sum a feature map over all pixels."""
         if self.axis == 2:
             return x.sum((0, 2, 3))
-        # On a CPU a product with ones is faster than a sum, and several times as a convolution's.
+        # On a CPU a product with ones is faster than a sum, and faster still as a convolution.
         pixels = x.flatten(0, 2)
         return (pixels.new_ones(1, pixels.shape[0]) @ pixels)[0]
 
 
 def fold_batch_norm(image: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the convolution followed by the batch norm, in the norm's mode.
+    """Fold a batch norm into the weight and bias of a convolution, in the norm's mode.
 
-    In training the statistics are those of the feature map, without computing it: its mean is
-    linear, and its variance quadratic, in the weights, given the image's mean and the covariances
-    of what any two taps of the kernel see. (Exact, since circular padding makes every tap see every
-    pixel; so a covariance depends only on how far apart the two are.)
+    In training mode the statistics are those of the feature map, which is not computed: its mean is
+    linear and its variance quadratic in the weights, given the mean of the image and the
+    covariances of the inputs of any two taps of the kernel. This is exact, since with circular
+    padding every tap reads every pixel. A covariance therefore depends only on the distance between
+    two taps.
+
+    Returns:
+        The weight and the bias.
     """
     weight = conv.weight
     if norm.training or norm.running_mean is None or norm.running_var is None:
@@ -221,12 +228,12 @@ def _conv_statistics(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     channel_mean = x.mean((0, 2, 3))
     mean = torch.einsum("ocyx,c->o", weight, channel_mean)
     wrapped = circular_pad(x - channel_mean[:, None, None])
-    # What the three columns of the kernel see, channel by channel, as one long line of pixels each.
+    # Inputs of the three columns of the kernel, channel by channel, each as one line of pixels.
     seen = torch.stack([wrapped.narrow(_COLUMNS, tap, width) for tap in range(3)], 1)
     seen = seen.view(batch, 3 * channels, (height + 2) * width)
     pixels = height * width
     above = seen[:, :, :pixels]
-    # Covariances of what one row of the kernel sees with what the row ``lag`` below it sees.
+    # Covariances of the inputs of one kernel row with those of the row ``lag`` below.
     by_lag = [
         torch.bmm(above, seen[:, :, lag * width : lag * width + pixels].transpose(1, 2)).sum(0)
         for lag in range(3)
@@ -241,7 +248,7 @@ def _conv_statistics(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _update_running(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, image: Tensor) -> None:
-    """What ``nn.BatchNorm2d`` does with the statistics of a batch."""
+    """Update the running statistics like ``nn.BatchNorm2d``."""
     count = image.numel() // image.shape[1]
     unbiased = variance * (count / max(count - 1, 1))
     with torch.no_grad():
@@ -262,7 +269,7 @@ def phasewise_stem(
     norm: nn.BatchNorm2d,
     activation: AliasFreeActivation,
 ) -> Tensor:
-    """Equal to ``activation(norm(conv(image)))`` where the activation has ``down > 1``."""
+    """Compute ``activation(norm(conv(image)))`` for an activation with ``down > 1``."""
     axis = _rows_axis(image)
     dtype = working_dtype(conv.weight.dtype)
     with without_autocast(image):

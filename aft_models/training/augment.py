@@ -1,4 +1,4 @@
-"""Augmentation of a batch: random windows, shifted windows of the same photograph, mixup."""
+"""Augmentation of a batch: random windows, shifted windows of the same image, mixup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aft_models.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class Windows:
-    """Which part of each image is seen."""
+    """Position, orientation and size of the window of each image."""
 
     top: Tensor  # (B,), int64
     left: Tensor  # (B,), int64
@@ -30,18 +30,18 @@ class Windows:
     def draw(
         cls, count: int, canvas: int, size: int, *, flip: float, generator: torch.Generator
     ) -> Windows:
-        """Draws windows of `size` pixels, uniform over the places that a canvas has for them."""
+        """Draw windows of `size` pixels, uniform over their positions in the canvas."""
         top, left = torch.randint(canvas - size + 1, (2, count), generator=generator)
         return cls(top, left, torch.rand(count, generator=generator) < flip, size)
 
     @classmethod
     def centered(cls, count: int, canvas: int, size: int) -> Windows:
-        """The windows in the middle, where the benchmark puts its view."""
+        """Return centered windows, at the position of the benchmark's view."""
         place = torch.full((count,), center_start(canvas, size))
         return cls(place, place, torch.zeros(count, dtype=torch.bool), size)
 
     def shifted(self, shift: int, canvas: int, generator: torch.Generator) -> Windows:
-        """The same windows, each moved by up to `shift` pixels within the canvas."""
+        """Shift each window by up to `shift` pixels within the canvas."""
         places = torch.stack([self.top, self.left])
         lowest = (places - shift).clamp(min=0)
         highest = (places + shift).clamp(max=canvas - self.size)
@@ -50,7 +50,7 @@ class Windows:
         return Windows(top, left, self.mirrored, self.size)
 
     def around_center(self, k: int, shift: int, canvas: int) -> list[Windows]:
-        """K x k windows, mirrored alike, evenly spread up to `shift` pixels from the center."""
+        """List k x k windows with equal flips, evenly spaced up to `shift` px from the center."""
         middle, room = (canvas - self.size) / 2, canvas - self.size
         steps = torch.linspace(-shift, shift, k) if k > 1 else torch.zeros(k)
         places = [min(max(round(middle + float(step)), 0), room) for step in steps]
@@ -61,7 +61,7 @@ class Windows:
         return Windows(self.top[rows], self.left[rows], self.mirrored[rows], self.size)
 
     def cut(self, images: Tensor) -> Tensor:
-        """The windows of images (B, C, H, W), as (B, C, size, size)."""
+        """Cut the windows from images (B, C, H, W), as (B, C, size, size)."""
         places = images.unfold(2, self.size, 1).unfold(3, self.size, 1)  # (B, C, tops, lefts, S, S)
         windows = places[torch.arange(len(images)), :, self.top, self.left]
         return torch.where(self.mirrored[:, None, None, None], windows.flip(3), windows)
@@ -88,7 +88,7 @@ def draw_windows(
 
 
 def resized(images: Tensor, size: int) -> Tensor:
-    """Images at another side length, without aliasing; at their own they stay as they are."""
+    """Resize images to another side length without aliasing; images of that size do not change."""
     if images.shape[-1] == size:
         return images
     return F.interpolate(images, (size, size), mode="bilinear", align_corners=False, antialias=True)
@@ -112,15 +112,15 @@ class Mixing:
         )
 
     def __call__(self, images: Tensor, labels: Tensor, *batch: int) -> tuple[Tensor, Tensor]:
-        """Mixes images in place; `batch` are the numbers that tell this batch from all others."""
+        """Mix images in place; `batch` are the numbers that identify this batch."""
         with _global_numpy(mixed_seed(self._seed, *batch)):
             return cast(tuple[Tensor, Tensor], self._mixup(images, labels))
 
 
 @contextmanager
 def _global_numpy(seed: int) -> Iterator[None]:
-    """Seeds numpy's global generator for a while."""
-    before = np.random.get_state()  # noqa: NPY002 - what timm reads
+    """Seed numpy's global generator in this context."""
+    before = np.random.get_state()  # noqa: NPY002 - the generator that timm reads
     np.random.seed(seed % 2**32)  # noqa: NPY002
     try:
         yield
@@ -129,6 +129,6 @@ def _global_numpy(seed: int) -> Iterator[None]:
 
 
 def mixed_seed(*parts: int) -> int:
-    """One seed from several numbers, far apart for neighbors (numpy's SeedSequence)."""
+    """Return one seed for several numbers, far apart for neighbors (numpy's SeedSequence)."""
     seed = int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0])
     return seed >> 1  # torch seeds are signed

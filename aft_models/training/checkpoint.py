@@ -25,33 +25,33 @@ LONG = 60  # characters of a value that an error shows in full: names and sizes,
 
 @dataclass(frozen=True)
 class Data:
-    """Which images."""
+    """Identity of a set of images."""
 
     name: str  # of the data set
     split: str = ""
-    limit: int | None = None  # how many were requested; None: all of them
-    images: int = 0  # how many there are
-    fingerprint: str = ""  # a digest of the images, where there is one
+    limit: int | None = None  # number of requested images; None: all
+    images: int = 0  # number of images in the set
+    fingerprint: str = ""  # digest of the images, if there is one
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What must agree before a run may go on from a checkpoint."""
+    """Settings that must be equal before a run may resume from a checkpoint."""
 
     model: str
     recipe: Recipe
     seed: int
     classes: int
-    data: Data  # what it is trained on
-    scored: Mapping[str, Any] = field(default_factory=dict)  # what the scores of its log are of
-    start: str = ""  # digest of the weights it starts from; empty: random ones
+    data: Data  # training data
+    scored: Mapping[str, Any] = field(default_factory=dict)  # data of the scores in the log
+    start: str = ""  # digest of the initial weights; empty: random
 
     @property
     def architecture(self) -> str:
-        """The model's name; without the tag of the bundled weights that it started from.
+        """Name of the model, without the tag of the bundled weights that it started from.
 
-        Only the names of presets are taken apart: `xcit_pico_6_p4.scenes+circular` is the model
-        `xcit_pico_6_p4+circular`, and a dot in the name of another model can mean anything.
+        Only names of presets are parsed: `xcit_pico_6_p4.scenes+circular` is the model
+        `xcit_pico_6_p4+circular`. A dot in the name of another model can have any meaning.
         """
         preset = re.split(r"[.+,]", self.model, maxsplit=1)[0]
         if preset not in PRESETS:
@@ -59,7 +59,7 @@ class Identity:
         return preset + re.sub(r"^\.[^+,]*", "", self.model.removeprefix(preset))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, one per thing that must agree."""
+        """Return plain values, one per setting that must be equal."""
         return {
             "model": self.model,
             "seed": self.seed,
@@ -72,12 +72,12 @@ class Identity:
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a checkpoint atomically."""
+    """Write a checkpoint atomically."""
     write_atomic(path, lambda place: torch.save(dict(content), place))
 
 
 def load(path: Path, identity: Identity) -> dict[str, Any]:
-    """Reads a checkpoint of the same run.
+    """Read a checkpoint of the same run.
 
     Raises:
         AftModelsError: The file is damaged, or belongs to another model, recipe or data set.
@@ -85,7 +85,7 @@ def load(path: Path, identity: Identity) -> dict[str, Any]:
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         theirs = content["identity"]
-        for name, value in Recipe.defaults().items():  # of a field newer than the checkpoint
+        for name, value in Recipe.defaults().items():  # fields newer than the checkpoint
             theirs.setdefault(f"recipe.{name}", value)
         if content["format"] != FORMAT:
             raise AftModelsError(
@@ -117,7 +117,7 @@ def _shown(value: Any) -> str:
 
 
 def random_state() -> dict[str, Any]:
-    """The state of every generator that layers and transforms draw from."""
+    """Return the state of every generator that layers and transforms draw from."""
     version, internal, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - timm reads it
     state: dict[str, Any] = {
@@ -131,7 +131,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: Mapping[str, Any]) -> None:
-    """Puts every generator back to where `random_state` saw it."""
+    """Restore every generator to the state that `random_state` returned."""
     torch.set_rng_state(state["torch"])
     kind, keys, position, has_gauss, cached = state["numpy"]
     numpy_state = (kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached)

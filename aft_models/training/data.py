@@ -1,4 +1,4 @@
-"""Where batches come from: pixels held in memory, or a data set read by worker processes."""
+"""Sources of batches: pixels in memory, or a data set read by worker processes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from timm.data.distributed_sampler import RepeatAugSampler
 from timm.data.transforms import str_to_pil_interp
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
+from typing_extensions import override
 
 from aft_models.errors import AftModelsError
 from aft_models.preprocessing import center_start, normalize, resized_shape
@@ -38,13 +39,13 @@ class Images(Protocol):
 
 
 class Batches:
-    """One process's share of the training data, the same again for the same epoch."""
+    """Share of one process of the training data, the same in every run for the same epoch."""
 
     def __init__(self, images: int, recipe: Recipe, seed: int, processes: Processes | None) -> None:
-        """Of so many images, in all processes together."""
+        """Plan the batches for the number of `images` in all processes together."""
         if not (recipe.image_size and recipe.interpolation and recipe.mean and recipe.std):
             raise AftModelsError(
-                f"recipe {recipe.name} leaves the images to the model: fill it with "
+                f"recipe {recipe.name} has no preprocessing of its own: complete it with "
                 "recipe.for_input(Preprocessing.of(model)) first"
             )
         self.recipe, self.seed = recipe, seed
@@ -61,17 +62,17 @@ class Batches:
                 f"batch_size of at most {images}"
             )
         self.share = recipe.batch_size // parts  # images per backward pass of one process
-        # Updates in an epoch; the images left over wait for another epoch's order.
+        # Updates in an epoch; the remaining images are used in the order of another epoch.
         self.updates = images // recipe.batch_size
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yields this process's `updates * accumulate` batches."""
+        """Yield the `updates * accumulate` batches of this process."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class PixelSet:
-    """A data set small enough to be held as pixels of one size."""
+    """Data set small enough for the pixels of all images, at one size, in memory."""
 
     images: Tensor  # uint8 (N, 3, H, W)
     labels: Tensor  # int64 (N,)
@@ -85,7 +86,7 @@ class PixelSet:
 
     @classmethod
     def load(cls, data: Images, size: int, interpolation: str = "bicubic") -> PixelSet:
-        """Decodes every image once, resized and center-cropped to `size` where it has another."""
+        """Decode every image once, resized and center-cropped to `size` if it has another size."""
         images = torch.empty(len(data), 3, size, size, dtype=torch.uint8)
         labels = torch.empty(len(data), dtype=torch.int64)
         to_pixels = _ToCanvas(size, interpolation)
@@ -98,7 +99,7 @@ class PixelSet:
 
 @dataclass(frozen=True)
 class _ToCanvas:
-    """An image as uint8 (3, size, size): resized by its shorter side and center-cropped."""
+    """Transform of an image to uint8 (3, size, size): resize of the shorter side, center crop."""
 
     size: int
     interpolation: str
@@ -116,8 +117,8 @@ class _ToCanvas:
 class MemoryBatches(Batches):
     """Shuffled, augmented batches of a `PixelSet`.
 
-    Every process draws the permutation and the augmentation of the whole update and takes its
-    own slice, so that the number of processes and of accumulated steps changes nothing.
+    Every process draws the permutation and the augmentation of the entire update and uses its own
+    slice. Therefore batches do not depend on the number of processes and accumulated steps.
     """
 
     def __init__(
@@ -126,8 +127,8 @@ class MemoryBatches(Batches):
         super().__init__(len(data), recipe, seed, processes)
         self.data = data
 
+    @override
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """See `Batches`."""
         recipe, canvas = self.recipe, self.data.images.shape[-1]
         generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
         order = torch.randperm(len(self.data), generator=generator)
@@ -143,7 +144,7 @@ class MemoryBatches(Batches):
 
 
 def _cut(windows: Sequence[Windows], pixels: Tensor, recipe: Recipe, epoch: int) -> Tensor:
-    """Windows of canvases (B, 3, C, C), normalized: (B, 3, S, S), or stacked if there are views."""
+    """Cut normalized windows (B, 3, S, S) from canvases (B, 3, C, C); stack several views."""
     size = recipe.size_at(epoch)
     views = [
         resized(normalize(part.cut(pixels), recipe.mean, recipe.std), size) for part in windows
@@ -154,7 +155,7 @@ def _cut(windows: Sequence[Windows], pixels: Tensor, recipe: Recipe, epoch: int)
 class LoaderBatches(Batches):
     """Batches decoded and augmented in worker processes, by timm's transforms.
 
-    A recipe with `shift` has its canvases decoded there, and its windows cut here.
+    For a recipe with `shift`, workers decode the canvases and this process cuts the windows.
     """
 
     def __init__(
@@ -186,8 +187,8 @@ class LoaderBatches(Batches):
             worker_init_fn=_seed_worker,
         )
 
+    @override
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """See `Batches`."""
         self._sampler.set_epoch(mixed_seed(self.seed, epoch))
         seed = mixed_seed(self.seed, epoch, self.processes.rank)
         self._generator.manual_seed(seed)
@@ -205,7 +206,7 @@ class LoaderBatches(Batches):
 
 
 class Transformed(Dataset[tuple[Tensor, int]]):
-    """A data set with its images made into tensors."""
+    """Data set with its images transformed to tensors."""
 
     def __init__(self, data: Images, transform: Callable[[Image.Image], Tensor]) -> None:
         self.data = data
@@ -220,7 +221,7 @@ class Transformed(Dataset[tuple[Tensor, int]]):
 
 
 def training_transform(recipe: Recipe) -> Any:
-    """A recipe's augmentation by timm, from an image to a tensor."""
+    """Build a recipe's augmentation by timm, from an image to a tensor."""
     if not recipe.learns:
         return evaluation_transform(recipe)
     if recipe.shift:
@@ -246,7 +247,7 @@ def training_transform(recipe: Recipe) -> Any:
 
 
 def evaluation_transform(recipe: Recipe) -> Any:
-    """The view of an image that the benchmark shows, as a tensor."""
+    """Build the transform of an image to the view of the benchmark, as a tensor."""
     return create_transform(
         recipe.image_size,
         interpolation=recipe.interpolation,
@@ -257,7 +258,7 @@ def evaluation_transform(recipe: Recipe) -> Any:
 
 
 def _posterize(image: Image.Image, bits: int, **options: Any) -> Image.Image:
-    """Keeps a bit where timm asks for none: once a black image, for Pillow 13 an error."""
+    """Keep at least one bit: with zero bits Pillow 13 raises an error, before it a black image."""
     return cast(Image.Image, posterize(image, max(1, bits), **options))
 
 
@@ -267,18 +268,18 @@ def _seed_worker(worker: int) -> None:
 
 
 def _seed_transforms(seed: int) -> None:
-    """Seeds what timm's augmentation reads besides torch."""
+    """Seed the generators that timm's augmentation reads besides torch."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - what timm reads
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that timm reads
 
 
 @dataclass(frozen=True)
 class PixelBatches:
-    """This process's share of a `PixelSet`, the centers of its images in order, to evaluate on."""
+    """Share of one process of a `PixelSet`, center crops in order, for evaluation."""
 
     data: PixelSet
     recipe: Recipe
-    size: int  # of a batch
+    size: int  # images per batch
     processes: Processes
 
     def __iter__(self) -> Iterator[Batch]:
@@ -294,7 +295,7 @@ class PixelBatches:
 def loader_batches(
     data: Images, recipe: Recipe, processes: Processes, *, size: int, workers: int = 0
 ) -> Iterable[Batch]:
-    """The same of a data set that worker processes read."""
+    """Return evaluation batches of a data set that worker processes read."""
     mine = range(processes.rank, len(data), processes.count)
     views = Transformed(data, evaluation_transform(recipe))
     loader: Iterable[Batch] = DataLoader(

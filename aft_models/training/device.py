@@ -1,4 +1,4 @@
-"""What a run computes on: devices and processes change speed and rounding, not the recipe."""
+"""Devices and processes of a run. They change speed and rounding, not the recipe."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many processes this is; every sum is over all of them."""
+    """Rank and number of processes; every sum is over all of them."""
 
     rank: int = 0
     count: int = 1
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and reports."""
+        """True if this process writes files and reports progress."""
         return self.rank == 0
 
     def total(self, value: Tensor) -> Tensor:
-        """Adds a tensor up over the processes, in place."""
+        """Sum a tensor over the processes, in place."""
         if self.count > 1:
             distributed.all_reduce(value)
         return value
 
     def share_buffers(self, module: nn.Module) -> None:
-        """Gives every process the buffers of the main process, which are those it writes to files.
+        """Copy the buffers of the main process, which writes them to files, to every process.
 
-        Parameters are the same everywhere; on CPUs the batch norm of each process has counted the
-        statistics of its own images since the last forward pass began.
+        Parameters are equal in all processes. On CPUs the batch norm of each process has the
+        statistics of its own images since the start of the last forward pass.
         """
         if self.count > 1:
             for buffer in module.buffers():
                 distributed.broadcast(buffer, 0)
 
     def gather(self, value: Any) -> list[Any]:
-        """What each process has, in the order of ranks."""
+        """Gather the value of each process, in the order of ranks."""
         values: list[Any] = [value] * self.count
         if self.count > 1:
             distributed.all_gather_object(values, value)
         return values
 
     def wait(self) -> None:
-        """Returns when every process has come here."""
+        """Wait until every process has called this function."""
         if self.count > 1:
             distributed.barrier()
 
@@ -77,7 +77,7 @@ class DeviceConfig:
             )
 
     def place(self, model: nn.Module, processes: Processes) -> nn.Module:
-        """Moves a model here; batch norm then sees the images of every process."""
+        """Move a model to the device; batch norm then uses the images of every process."""
         model = model.to(self.device)
         if self.channels_last:
             model = model.to(memory_format=torch.channels_last)
@@ -86,7 +86,7 @@ class DeviceConfig:
         return model
 
     def wrap(self, model: nn.Module, processes: Processes) -> nn.Module:
-        """What the loop calls instead of the model: compiled, and exchanging gradients."""
+        """Wrap a model for the loop: compiled, and exchanging gradients between processes."""
         wrapped: Any = model
         if processes.count > 1:
             on_cuda = self.device.type == "cuda"
@@ -99,13 +99,13 @@ class DeviceConfig:
         return module
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The number format of the forward pass."""
+        """Return the context of the number format of the forward pass."""
         if self.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, PRECISIONS[self.precision])
 
     def move(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Brings a batch here; images are (B, C, H, W), or (views, B, C, H, W)."""
+        """Move a batch to the device; images are (B, C, H, W), or (views, B, C, H, W)."""
         images = images.to(self.device, non_blocking=True)
         if self.channels_last and images.ndim == 4:
             images = images.contiguous(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""From a finished run to weights with a card."""
+"""Export of a finished run to weights with a card."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def export(
 
     Args:
         outcome: The finished run.
-        folder: Where to write.
+        folder: Folder to write to.
         identity: Model, recipe and data of the run.
-        tag: Last part of the name: "cifar10" in "xcit_pico_6_p4_af.cifar10".
+        tag: Suffix of the name: "cifar10" in "xcit_pico_6_p4_af.cifar10".
         class_names: In the order of the outputs.
         images: Number of images of each score of the last epoch.
 

@@ -35,20 +35,20 @@ class DivergedError(AftModelsError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished run has: the weights to use and its history."""
+    """Result of a finished run: the weights to use and the history."""
 
-    model: nn.Module  # averaged weights where the recipe averages
+    model: nn.Module  # averaged weights if the recipe averages
     rows: list[Row]
     best: float | None  # highest accuracy of any epoch, with its checkpoint in best.pt
 
 
 Evaluate = Callable[[nn.Module, int], Mapping[str, float]]
 """Called by every process after each epoch with the model in eval mode and the number of finished
-epochs; returns the same scores (fractions) everywhere. `accuracy` decides which epoch is best."""
+epochs; returns the same scores (fractions) everywhere. `accuracy` determines the best epoch."""
 
 Log = Callable[[int, Mapping[str, float]], None]
 """Called by the main process after each epoch with the number of finished epochs and the rest of
-its row: TensorBoard's `add_scalar` in a loop, or whatever else keeps numbers."""
+its row, for example to call TensorBoard's `add_scalar` for each number."""
 
 
 def train(
@@ -81,7 +81,7 @@ def train(
         row = run.train_epoch(report)
         if evaluate is not None:
             run.scored.eval()
-            run.processes.share_buffers(run.scored)  # so that what is scored is what is kept
+            run.processes.share_buffers(run.scored)  # the scored weights are those that are kept
             with torch.no_grad():
                 row |= {
                     name: float(value) for name, value in evaluate(run.scored, run.epoch).items()
@@ -95,7 +95,7 @@ def train(
 
 
 class _Run:
-    """The moving parts of one run."""
+    """State of one run."""
 
     def __init__(
         self,
@@ -146,11 +146,15 @@ class _Run:
 
     @property
     def scored(self) -> nn.Module:
-        """The weights that are evaluated and exported."""
+        """Weights that are evaluated and exported."""
         return self.model if self.ema is None else self.ema.module
 
     def train_epoch(self, report: Callable[[Progress], None] | None) -> Row:
-        """Runs one epoch and returns its row of the log."""
+        """Train for one epoch.
+
+        Returns:
+            The row of the log.
+        """
         self._set_training_mode()
         stream = self.batches.epoch(self.epoch)
         updates = self.batches.updates
@@ -165,7 +169,7 @@ class _Run:
                 if report is not None:
                     report(progress)
         if not self.recipe.learns:
-            for norm in self.norms:  # on CPUs each process has measured its own images
+            for norm in self.norms:  # on CPUs each process has its own statistics
                 for statistic in (norm.running_mean, norm.running_var):
                     assert statistic is not None
                     self.processes.total(statistic).div_(self.processes.count)
@@ -199,7 +203,11 @@ class _Run:
 
     @torch.no_grad()
     def _measure(self, stream: Iterator[Batch], index: int) -> Tensor:
-        """Statistics of batch norms for the images of one update; returns their mean loss."""
+        """Measure the statistics of batch norms on the images of one update.
+
+        Returns:
+            The mean loss.
+        """
         total = torch.zeros(1, device=self.device_config.device)
         for _ in range(self.recipe.accumulate):
             images, labels = self.device_config.move(*next(stream))
@@ -211,7 +219,11 @@ class _Run:
         return total
 
     def _update(self, stream: Iterator[Batch], index: int) -> Tensor:
-        """One step of the optimizer; returns its mean loss and, if any, its consistency term."""
+        """Run one step of the optimizer.
+
+        Returns:
+            The mean loss and, if the recipe has one, the consistency term.
+        """
         recipe = self.recipe
         self.scheduler.step_update(index)
         total = torch.zeros(2 if recipe.shift else 1, device=self.device_config.device)
@@ -246,13 +258,13 @@ class _Run:
         return loss[None]
 
     def _unsynchronized(self) -> Any:
-        """Gradients of all but the last accumulated step need no exchange."""
+        """Return a context without gradient exchange, except for the last accumulated step."""
         if isinstance(self.forward, DistributedDataParallel):
             return self.forward.no_sync()
         return nullcontext()
 
     def finish_epoch(self, row: Row) -> None:
-        """Writes the log and the checkpoints of a finished epoch."""
+        """Write the log and the checkpoints of a finished epoch."""
         self.rows.append(row)
         accuracy = row.get("accuracy")
         better = accuracy is not None and (self.best is None or accuracy > self.best)
@@ -283,7 +295,7 @@ class _Run:
         }
 
     def restore(self) -> None:
-        """Goes on from the last checkpoint."""
+        """Resume from the last checkpoint."""
         content = checkpoint.load(self.folder / checkpoint.LAST, self.identity)
         self.model.load_state_dict(content["model"])
         if self.ema is not None:
@@ -307,10 +319,11 @@ def _require_logits(answer: Any) -> Tensor:
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
-    """Weight decay for matrices and kernels; what the model exempts follows the recipe.
+    """Build the optimizer, with weight decay for matrices and kernels.
 
-    XCiT lists its attention temperatures as exempt, but attention modules list them themselves,
-    where the authors' training script does not look: their models were trained with the decay.
+    The recipe determines the decay of the parameters that the model exempts. XCiT lists its
+    attention temperatures as exempt, but in the attention modules, which the authors' training
+    script does not read: their models were trained with the decay.
     """
 
     def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
@@ -334,7 +347,7 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
 
 
 def make_scheduler(optimizer: Optimizer, recipe: Recipe, updates: int) -> Scheduler:
-    """A warm-up and a cosine, a step per update; `updates` is how many an epoch has."""
+    """Build a warm-up and a cosine schedule, one step per update (`updates` per epoch)."""
     scheduler, _ = create_scheduler_v2(
         optimizer,
         "cosine",

@@ -1,4 +1,4 @@
-"""What a run reports: progress within an epoch, a row per epoch, a picture of the curves."""
+"""Reports of a run: progress within an epoch, a row per epoch, a figure of the curves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from aft_models.files import write_atomic
 from aft_models.training.device import Processes
 
-LOOK_EVERY = 50  # updates: each look waits for the device
+LOOK_EVERY = 50  # updates between reports: each report waits for the device
 UNSCORED = frozenset({"epoch", "loss", "consistency_loss", "lr", "images_per_second", "seconds"})
 
 Row = dict[str, float]  # column -> number; "epoch" counts finished epochs
@@ -22,20 +22,20 @@ Row = dict[str, float]  # column -> number; "epoch" counts finished epochs
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is, for a progress callback."""
+    """State of a run, for a progress callback."""
 
-    epoch: int  # the one under way, from 0
+    epoch: int  # the current epoch, from 0
     epochs: int
     update: int  # done in this epoch
     updates: int
-    loss: float  # mean since the last look, over all processes
-    images_per_second: float  # since the last look
-    seconds_left: float  # in the whole run, at this speed
-    consistency_loss: float | None = None  # its divergence between views, before the weight
+    loss: float  # mean since the last report, over all processes
+    images_per_second: float  # since the last report
+    seconds_left: float  # of the entire run, at this speed
+    consistency_loss: float | None = None  # divergence between views, before its weight
 
 
 class Meter:
-    """Adds up the losses of one epoch."""
+    """Accumulator of the losses of one epoch."""
 
     def __init__(
         self, epoch: int, epochs: int, updates: int, batch_size: int, processes: Processes
@@ -44,15 +44,18 @@ class Meter:
         self.batch_size = batch_size
         self.processes = processes
         self._started = self._looked = time.monotonic()
-        self._done = self._seen = 0  # updates; `_seen` at the last look
-        self._since: Tensor | float = 0.0  # losses since the last look
+        self._done = self._seen = 0  # updates; `_seen` at the last report
+        self._since: Tensor | float = 0.0  # losses since the last report
         self._total: Tensor | float = 0.0
 
     def add(self, losses: Tensor) -> Progress | None:
-        """Counts an update; now and then, and at the end, returns where the run is.
+        """Count an update.
 
         Args:
             losses: The loss and, where the recipe has one, its consistency term.
+
+        Returns:
+            The progress, at regular intervals and at the end of an epoch, otherwise None.
         """
         self._since = self._since + losses.float()  # MPS has no float64
         self._done += 1
@@ -77,7 +80,7 @@ class Meter:
         )
 
     def row(self) -> Row:
-        """The columns of the log for the finished epoch."""
+        """Return the columns of the log for the finished epoch."""
         seconds = time.monotonic() - self._started
         assert isinstance(self._total, Tensor)
         means = (self._total / self.updates).tolist()
@@ -90,7 +93,7 @@ class Meter:
 
 
 def write_log(path: Path, rows: Sequence[Row]) -> None:
-    """Writes every row anew, atomically: a resumed run leaves no epoch twice."""
+    """Rewrite the log atomically, so that a resumed run has each epoch once."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, columns, restval="")
@@ -104,7 +107,7 @@ def _short(value: float) -> str:
 
 
 def draw_curves(path: Path, rows: Sequence[Row], title: str) -> None:
-    """Draws the training loss beside the scores, against epochs."""
+    """Draw the training loss and the scores against epochs."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Recipes: everything about a training run that changes its numbers, in one frozen value."""
+"""Recipes: all settings of a training run that change its numbers, in one frozen value."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from aft_models.presets import PRESETS, XCiTConfig
 
 PIPELINES = ("memory", "loader")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
-EXPECTED = {  # in words, per kind of field
+EXPECTED = {  # description of a value, by type of field
     bool: "true or false",
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     tuple[float, float]: "two numbers, as in 0.9,0.999",
     tuple[float, ...]: "three numbers, as in 0.5,0.5,0.5",
-    tuple[int, ...]: "whole numbers, as in 16,24,32",
+    tuple[int, ...]: "integers, as in 16,24,32",
 }
 LOWEST = {
     **dict.fromkeys(("epochs", "batch_size", "lr_batch_size", "accumulate"), 1),
@@ -27,22 +27,22 @@ LOWEST = {
     **dict.fromkeys(("image_size", "lr", "weight_decay", "clip_grad", "min_lr", "warmup_lr"), 0),
     **dict.fromkeys(("mixup", "cutmix", "shift", "consistency"), 0),
 }
-IDENTITY = ("name", "summary", "adjust")  # what a recipe is called, not what it does
+IDENTITY = ("name", "summary", "adjust")  # fields that name a recipe without changing its training
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained; `lr` alone scales with the batch, other rates hold as they are."""
+    """Settings of a training; only `lr` scales with the batch size, other rates do not."""
 
     name: str
     summary: str
     epochs: int
     batch_size: int  # images per update, over all processes and accumulated steps
-    # Peak learning rate for updates of `lr_batch_size` images. 0 learns nothing: the statistics of
-    # batch norms are measured anew, on the views that the benchmark shows, without dropout.
+    # Peak learning rate for updates of `lr_batch_size` images. 0 trains nothing: the statistics of
+    # batch norms are measured anew, on the views of the benchmark, without dropout.
     lr: float
     lr_batch_size: int
-    optimizer: str = "adamw"  # any name that of timm.optim
+    optimizer: str = "adamw"  # or any name of timm.optim
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.05  # not for biases, norms and other vectors
     decay_temperatures: bool = False  # weight decay for the attention temperatures too
@@ -54,11 +54,11 @@ class Recipe:
     drop_path: float = 0.0  # stochastic depth
     label_smoothing: float = 0.1
     ema_decay: float = 0.0  # weights averaged over updates are evaluated and exported; 0 is off
-    norm_momentum: float = 0.0  # of the statistics of batch norms; 0 is the model's own
-    image_size: int = 224  # 0 is the model's own
-    sizes: tuple[int, ...] = ()  # sides of the images in successive equal parts of the epochs
-    interpolation: str = "bicubic"  # nothing is the model's own
-    mean: tuple[float, ...] = IMAGENET_MEAN  # of pixels in [0, 1]; () is the model's own
+    norm_momentum: float = 0.0  # of the statistics of batch norms; 0: that of the model
+    image_size: int = 224  # 0: that of the model
+    sizes: tuple[int, ...] = ()  # sides of the images in successive equal fractions of the epochs
+    interpolation: str = "bicubic"  # empty: that of the model
+    mean: tuple[float, ...] = IMAGENET_MEAN  # of pixels in [0, 1]; (): that of the model
     std: tuple[float, ...] = IMAGENET_STD  # likewise
     pipeline: str = "loader"  # loader: timm's transforms in workers; memory: batched, on pixels
     flip: float = 0.5  # probability of a mirror image
@@ -66,12 +66,12 @@ class Recipe:
     # `shift`. 0 is `image_size`; with `shift` the benchmark's own resize, 256 / 224 of it.
     canvas: int = 0
     zoom: tuple[float, float] = (1.0, 1.0)  # likewise: window side over `image_size`
-    settle: float = 0.0  # last part of the epochs, without `zoom` and `sizes`: as the model is used
+    settle: float = 0.0  # final fraction of the epochs, without `zoom` and `sizes`
     # Two windows of each image, and a term for the difference of their predictions.
     shift: int = 0  # largest offset of the second window from the first, in pixels; 0: one window
     consistency: float = 0.0  # weight of the symmetric KL divergence between the two predictions
     unlabeled: bool = False  # labels are not read; only with an lr of 0
-    # The loader pipeline without `shift`: timm's parts.
+    # The loader pipeline without `shift`: timm's settings.
     crop_scale: tuple[float, float] = (0.08, 1.0)  # area of a random resized crop
     rand_augment: str = ""
     color_jitter: float = 0.0
@@ -90,7 +90,7 @@ class Recipe:
                 )
 
     def _checks(self) -> Iterator[tuple[bool, str, str]]:
-        """Whether a field fits, its name, and what it must be."""
+        """Yield for each field whether it is valid, its name, and the expected value."""
         yield from self._shift_checks()
         for name, lowest in LOWEST.items():
             yield getattr(self, name) >= lowest, name, f"at least {lowest}"
@@ -141,52 +141,52 @@ class Recipe:
 
     @property
     def learns(self) -> bool:
-        """Whether weights change; else only the statistics of batch norms do."""
+        """True if weights change; otherwise only the statistics of batch norms do."""
         return self.lr > 0
 
     @property
     def resize(self) -> int:
-        """Shorter side of the resized images whose center is evaluated, in pixels."""
+        """Shorter side of the resized images whose center is evaluated (pixels)."""
         if self.canvas:
             return self.canvas
         return round(self.image_size / CROP_PCT) if self.pipeline == "loader" else self.image_size
 
     @property
     def crop_pct(self) -> float:
-        """The part of a resized image that a view shows."""
+        """Fraction of a resized image that a view shows."""
         return self.image_size / self.resize
 
     @property
     def windows(self) -> tuple[int, int]:
-        """The smallest and the largest side of the windows that `zoom` allows, in pixels."""
+        """Smallest and largest side of the windows that `zoom` allows (pixels)."""
         return round(self.zoom[0] * self.image_size), round(self.zoom[1] * self.image_size)
 
     def windows_at(self, epoch: int) -> tuple[int, int]:
-        """The same in an epoch: windows that are not resized show what the benchmark shows."""
+        """Return `windows` in an epoch; windows that are not resized equal the benchmark's view."""
         return (self.image_size, self.image_size) if self._settles(epoch) else self.windows
 
     def _settles(self, epoch: int) -> bool:
         return epoch >= round((1 - self.settle) * self.epochs)
 
     def size_at(self, epoch: int) -> int:
-        """The side of the images in an epoch: small ones first make early epochs cheap."""
+        """Return the side of the images in an epoch; smaller images make early epochs cheaper."""
         if not self.sizes or self._settles(epoch):
             return self.image_size
         return self.sizes[min(epoch * len(self.sizes) // self.epochs, len(self.sizes) - 1)]
 
     @property
     def peak_lr(self) -> float:
-        """`lr` at this recipe's batch size (the linear rule)."""
+        """Learning rate `lr` scaled to this recipe's batch size (the linear rule)."""
         return self.lr * self.batch_size / self.lr_batch_size
 
     def for_model(self, model: str) -> Recipe:
-        """The recipe with the adjustments for a preset applied; other models have none."""
+        """Apply the adjustments for a preset; other models have none."""
         if model not in PRESETS or self.adjust is None:
             return self
         return replace(self, **self.adjust(PRESETS[model]))
 
     def for_input(self, preprocessing: Preprocessing) -> Recipe:
-        """The recipe with what it leaves to the model filled in."""
+        """Complete the fields that the recipe leaves to the model."""
         size = self.image_size or preprocessing.size
         canvas = self.canvas
         if self.shift and not canvas:
@@ -201,12 +201,12 @@ class Recipe:
         )
 
     def settings(self) -> dict[str, Any]:
-        """Every field that can change a number, by name, as plain values."""
+        """Return every field that can change a number, by name, as plain values."""
         return _plain({field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """As `settings`, of the fields that have a default: what a recipe that names none has."""
+        """Return `settings` of the fields that have a default."""
         return _plain({f.name: f.default for f in fields(cls) if f.default is not MISSING})
 
 
@@ -219,10 +219,10 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
-    """Applies `field=value` texts, such as `epochs=10`, and refuses what does not fit.
+    """Apply `field=value` texts, such as `epochs=10`, to a recipe.
 
     Raises:
-        AftModelsError: An unknown field, or a value of another kind than the field's.
+        AftModelsError: An unknown field, or a value of another type than the field's.
     """
     kinds = {k: v for k, v in get_type_hints(Recipe).items() if k not in IDENTITY}
     changes: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The named recipes."""
+"""Named recipes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PAPER: Mapping[str, Any] = {
     "decay_temperatures": True,  # as the authors' optimizer does
     "adjust": _adjust,
 }
-# The images that the model was trained on.
+# Preprocessing of the model.
 _AS_THE_MODEL: Mapping[str, Any] = {"image_size": 0, "interpolation": "", "mean": (), "std": ()}
 _CPU: Mapping[str, Any] = {
     "optimizer": "nmuon",  # Muon with Nesterov momentum: CIFAR-10 after one epoch 64%, AdamW 59%
@@ -57,7 +57,7 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             name="finetune",
-            summary="any model from trained weights, at its own input size: a few gentle epochs",
+            summary="any model from trained weights, at its own input size: few epochs at a low lr",
             epochs=5,
             batch_size=64,
             lr=3e-4,  # EfficientNet-Lite0 to Imagenette, 60 updates: 81%; at 1e-4 64%
@@ -82,7 +82,7 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             name="shift-consistency",
-            summary="any trained model: two windows of each photograph get the same answer",
+            summary="any trained model: consistent predictions for two windows of an image",
             epochs=2,
             batch_size=64,
             lr=3e-4,
@@ -92,8 +92,8 @@ RECIPES: dict[str, Recipe] = {
             clip_grad=1.0,
             norm_momentum=0.1,
             **_AS_THE_MODEL,
-            zoom=(0.92, 1.08),  # resized windows move by fractions of a pixel
-            settle=0.5,  # the last epoch moves by whole pixels
+            zoom=(0.92, 1.08),  # resized windows shift by fractions of a pixel
+            settle=0.5,  # the last epoch shifts by integer pixels
             shift=6,
             consistency=8.0,
         ),
@@ -149,7 +149,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def get_recipe(name: str) -> Recipe:
-    """Looks a recipe up by name."""
+    """Return a recipe by name."""
     if name not in RECIPES:
         raise AftModelsError(unknown("recipe", name, RECIPES))
     return RECIPES[name]

@@ -197,10 +197,13 @@ def test_one_baseline_normalizes_the_class_token_alone(
         ({"xca_norm_layer": "batch"}, "--xca-norm-layer batch, .* layer, layer_af can be loaded"),
         ({"pe_act": "gelu"}, "never sub-samples"),
         ({"pe_down_af": False, "pe_last_act": False}, "sub-samples once too often"),
-        ({**UP_POLY, "pe_act_kwargs": '{"degree": 3}'}, "--pe-act-kwargs .* the weights hold none"),
+        (
+            {**UP_POLY, "pe_act_kwargs": '{"degree": 3}'},
+            "--pe-act-kwargs .* the weights contain none",
+        ),
         ({**UP_POLY, "pe_act_kwargs": "{"}, "--pe-act-kwargs {, .* expected a JSON object"),
-        ({**UP_POLY, "mlp_act_kwargs": {"degree": 3}}, "the weights hold some of degree 2"),
-        ({**UP_POLY, "mlp_act_kwargs": {"up": 4}}, "the weights hold some of degree 2"),
+        ({**UP_POLY, "mlp_act_kwargs": {"degree": 3}}, "the weights contain some of degree 2"),
+        ({**UP_POLY, "mlp_act_kwargs": {"up": 4}}, "the weights contain some of degree 2"),
     ],
 )
 def test_what_is_no_model_here_is_refused(changes: dict[str, Any], complaint: str) -> None:

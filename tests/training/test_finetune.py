@@ -56,7 +56,9 @@ def test_the_recipe_takes_from_the_model_what_it_does_not_say() -> None:
 
 
 def test_a_recipe_that_waits_for_a_model_is_not_trained_with() -> None:
-    with pytest.raises(AftModelsError, match=r"finetune leaves the images to the model: fill it"):
+    with pytest.raises(
+        AftModelsError, match=r"finetune has no preprocessing of its own: complete it"
+    ):
         LoaderBatches(Scenes("train", 96), get_recipe("finetune"))
 
 
