@@ -154,7 +154,7 @@ def exposures(view: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def measure_displacement(folder: Path, odd: bool, limit: int) -> None:
-    """Print how far crops move against the content."""
+    """Print the displacement of crops relative to the content."""
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpeg", ".jpg"))
     align = Align(SIZE, margin=MARGIN, mean=MEAN, std=STD)
     offsets = [(0.0, 0.0)] + [(step * y, step * x) for step in MOVES for y, x in DIRECTIONS]

@@ -40,7 +40,7 @@ MODELS = {
     "swin": ("swin_tiny_patch4_window7_224", 224, 4),
     "vit": ("vit_tiny_patch16_224", 224, 8),
 }
-# The bundled architectures, baseline and alias-free: (preset, side, batch size)
+# Bundled architectures, baseline and alias-free: (preset, side, batch size)
 PAIRS = {
     "pico": ("xcit_pico_6_p8", 64, 64),
     "nano": ("xcit_nano_12_p16", 224, 4),
@@ -55,7 +55,7 @@ def medians(candidates: dict[str, Forward], images: Tensor, rounds: int) -> dict
     with torch.no_grad():
         for turn in range(rounds + 1):
             for name, forward in candidates.items():
-                forward(images)  # in its own layout, with its memory allocated
+                forward(images)  # in the candidate's layout, with its memory allocated
                 began = time.process_time()
                 forward(images)
                 if turn:  # the first round warms up

@@ -1,12 +1,12 @@
-"""What alias-free training costs: train steps, saved activations, and the token activation alone.
+"""Cost of alias-free training: train steps, saved activations, and the token activation alone.
 
     python benchmarks/models.py                  # the whole table, several minutes
     python benchmarks/models.py --sizes pico     # the small models only
 
-Every figure is a ratio within this process: the candidates take turns, each between two runs of the
-first one, and the median over the rounds of its ratio to those two counts, so a machine that is now
-busy, now idle slows all alike. With ``--clock cpu`` processor time is measured instead of the wall
-clock; use it with ``--threads 1`` when other jobs are running.
+Every figure is a ratio within this process. The candidates alternate, each between two runs of the
+first one, and the median ratio over the rounds counts. Load on the machine therefore slows all
+candidates equally. With ``--clock cpu`` processor time is measured instead of wall time; use it
+with ``--threads 1`` when other jobs are running.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ BARS = {
 
 
 class FftActivation(nn.Module):
-    """An alias-free GELU in the textbook form, for comparison."""
+    """Alias-free GELU in the textbook form, for comparison."""
 
     def __init__(self, layer: AliasFreeActivation) -> None:
         super().__init__()
         self.up, self.down, self.layout = layer.up, layer.down, layer.layout
 
     def forward(self, x: Tensor) -> Tensor:
-        """In the layout of the layer it stands for."""
+        """Apply the activation in the layout of the replaced layer."""
         if self.layout == "NCHW":
             return reference.fft_activation(x, F.gelu, up=self.up, down=self.down)
         y = reference.fft_activation(x.permute(0, 3, 1, 2), F.gelu, up=self.up, down=self.down)
@@ -62,7 +62,7 @@ class FftActivation(nn.Module):
 
 
 def with_ffts(model: nn.Module) -> nn.Module:
-    """Replaces every alias-free activation of a model by its FFT form."""
+    """Replace every alias-free activation of a model by its FFT form."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if isinstance(child, AliasFreeActivation):
@@ -73,7 +73,7 @@ def with_ffts(model: nn.Module) -> nn.Module:
 def ratios(
     candidates: dict[str, Callable[[], object]], *, rounds: int, clock: Callable[[], float]
 ) -> dict[str, tuple[float, float]]:
-    """Median seconds of each candidate, and the median over rounds of its ratio to the first."""
+    """Measure the median seconds of each candidate, and the median ratio to the first."""
     first, *others = candidates
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     ratio: dict[str, list[float]] = {name: [] for name in others}
@@ -102,7 +102,7 @@ def ratios(
 
 
 def saved_bytes(run: Callable[[], Tensor], model: nn.Module) -> int:
-    """Bytes of distinct storage that autograd keeps from a forward pass, parameters aside."""
+    """Count the bytes that autograd saves in a forward pass, without parameters."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -119,7 +119,7 @@ def saved_bytes(run: Callable[[], Tensor], model: nn.Module) -> int:
 
 
 def model_rows(size: str, args: argparse.Namespace) -> list[list[str]]:
-    """Train steps and saved activations of every variant of one size."""
+    """Measure train steps and saved activations of every variant of one size."""
     preset, side, batch = SIZES[size]
     batch = args.batch or batch
     torch.manual_seed(0)
@@ -166,7 +166,7 @@ def model_rows(size: str, args: argparse.Namespace) -> list[list[str]]:
 
 
 def activation_rows(args: argparse.Namespace) -> list[list[str]]:
-    """The token activation alone, forward and backward, against its FFT form."""
+    """Measure the token activation alone, forward and backward, against its FFT form."""
     batch = args.batch or 16
     x = torch.randn(batch, 14, 14, 512, requires_grad=True)
     weight = torch.randn_like(x)
@@ -196,7 +196,7 @@ def activation_rows(args: argparse.Namespace) -> list[list[str]]:
 
 
 def machine(args: argparse.Namespace) -> str:
-    """One line that names where the figures come from."""
+    """Describe the machine in one line."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
@@ -209,14 +209,14 @@ def machine(args: argparse.Namespace) -> str:
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
-    """A Markdown table."""
+    """Print a Markdown table."""
     for row in (header, ["---"] * len(header), *rows):
         print("| " + " | ".join(row) + " |", flush=True)
     print(flush=True)
 
 
 def main() -> None:
-    """Parses the options, measures, prints."""
+    """Parse the options, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=11)

@@ -1,12 +1,12 @@
-"""Where adaptive sampling puts its grid when a photograph is cropped one pixel further.
+"""Displacement of the grid of adaptive sampling when an image is cropped one pixel further.
 
     python benchmarks/phases.py timm:tf_efficientnet_lite0+circular+aps --checkpoint EXPORT \
-        --data folder:PHOTOS --limit 500
+        --data folder:PATH --limit 500
 
-A network with a total stride of 32 keeps every 32nd pixel in the end, and `aps` chooses which. For
-each photograph and each crop moved by at most one pixel this counts by how many pixels the kept
-grid has moved over the content, and how often the answer changed. An ordinary network's grid stays
-where it is in the view, so that it moves over the content as far as the camera does.
+A network with a total stride of 32 samples every 32nd pixel, at a phase chosen by `aps`. For each
+image and each crop shifted by at most one pixel, this script measures the displacement of the
+sampling grid over the content (pixels), and counts changed predictions. Without `aps` the grid is
+fixed in the view, so its displacement over the content equals the shift.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ BATCH = 50
 BINS = ((0, 0), (1, 1), (2, 4), (5, 16))  # pixels
 
 
-def grid_places(classifier: Model) -> Callable[[Tensor], tuple[Tensor, Tensor, int]]:
-    """A function from images to answers, the place (B, 2) of the kept grid, and its stride."""
+def grid_positions(classifier: Model) -> Callable[[Tensor], tuple[Tensor, Tensor, int]]:
+    """Build a function that predicts images and locates the sampling grid.
+
+    Returns:
+        A function from images to predictions (B,), grid positions (B, 2) and the stride.
+    """
     root = classifier.network
     assert isinstance(root, nn.Module)
     passes = [hook for hook in root._forward_hooks.values() if isinstance(hook, ForwardPass)]
     found: list[tuple[Tensor, int]] = []
 
-    def note(*_: object) -> None:  # before the choices are forgotten
+    def note(*_: object) -> None:  # before the choices are cleared
         place, step = torch.zeros(1, 2, dtype=torch.int64), 1
         for phase in passes[0].choices.values():
             place = place + step * torch.stack([phase.rows, phase.columns], 1)
@@ -49,23 +53,23 @@ def grid_places(classifier: Model) -> Callable[[Tensor], tuple[Tensor, Tensor, i
         root.register_forward_hook(note, prepend=True)
 
     @torch.inference_mode()
-    def see(images: Tensor) -> tuple[Tensor, Tensor, int]:
+    def predict(images: Tensor) -> tuple[Tensor, Tensor, int]:
         found[:] = [(torch.zeros(len(images), 2, dtype=torch.int64), 32)]
-        answers = classifier(images).argmax(1)
-        return answers, *found[-1]
+        classes = classifier(images).argmax(1)
+        return classes, *found[-1]
 
-    return see
+    return predict
 
 
 def moved(before: Tensor, after: Tensor, offset: Offset, stride: int) -> Tensor:
-    """How far (B,) the grid moved over the content, in pixels along the worse axis."""
+    """Return the displacement (B,) of the grid over the content (pixels, worse axis)."""
     camera = torch.tensor([int(offset.dy), int(offset.dx)])
     distance = (after + camera - before) % stride
     return torch.minimum(distance, stride - distance).amax(1)
 
 
 def main() -> None:
-    """Parses the options, measures, prints."""
+    """Parse the options, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--checkpoint")
@@ -77,15 +81,15 @@ def main() -> None:
     data = relabeled(data, classifier.num_classes, classifier.class_names)
     recipe = classifier.preprocessing
     geometry = geometry_for(recipe, margin=1)
-    see = grid_places(classifier)
+    predict = grid_positions(classifier)
     distances, changed = [], []
     for batch in canvas_batches(data, geometry, batch_size=BATCH, workers=0):
         views = SHIFTS.get("crop").views(normalize(batch.canvas, recipe.mean, recipe.std), 1)
-        first, place, stride = see(views(ORIGIN))
+        first, place, stride = predict(views(ORIGIN))
         for offset in Grid(1).offsets[1:]:
-            answers, now, _ = see(views(offset))
+            classes, now, _ = predict(views(offset))
             distances.append(moved(place, now, offset, stride))
-            changed.append(answers != first)
+            changed.append(classes != first)
     distance, change = torch.cat(distances), torch.cat(changed)
     rows = []
     for low, high in BINS:
@@ -99,8 +103,8 @@ def main() -> None:
                 "" if score is None else f"{score.text()} {score.interval()}",
             ]
         )
-    print(f"{options.model}, {len(data)} photographs, {len(distance)} crops")
-    print_table(["grid moved, px", "crops, %", "answers changed, %"], rows)
+    print(f"{options.model}, {len(data)} images, {len(distance)} crops")
+    print_table(["grid moved, px", "crops, %", "predictions changed, %"], rows)
     print(f"all crops: {wilson(int(change.sum()), len(change))}")
 
 

@@ -1,4 +1,4 @@
-"""What each remedy costs: forward passes and train steps over those of the original model.
+"""Cost of each remedy: forward passes and train steps over those of the original model.
 
     python benchmarks/repair.py                          # ResNet-50 and EfficientNet-Lite0
     python benchmarks/repair.py --models resnet18 --remedies blurpool circular+aps
@@ -29,7 +29,7 @@ AIMS = {"blurpool": "<= 1.5", "circular+blurpool": "<= 1.5", "circular+aps": "<=
 
 
 def rows(name: str, args: argparse.Namespace) -> list[list[str]]:
-    """One row per remedy."""
+    """Measure one row per remedy."""
     original: nn.Module = timm.create_model(name)
     x = torch.randn(args.batch, 3, args.side, args.side)
     labels = torch.randint(0, 1000, (args.batch,))
@@ -66,7 +66,7 @@ def rows(name: str, args: argparse.Namespace) -> list[list[str]]:
 
 
 def main() -> None:
-    """Parses the options, measures, prints."""
+    """Parse the options, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="*", default=MODELS, help="names of timm")
     parser.add_argument("--remedies", nargs="*", default=[*REMEDIES, *PAIRS])

@@ -1,11 +1,11 @@
-"""Every convolutional family of timm with ``circular+aps``: exact, or why not.
+"""Exactness of ``circular+aps`` for every convolutional family of timm.
 
     python benchmarks/repair_sweep.py                   # the table of docs/repair.md
     python benchmarks/repair_sweep.py resnet10t vgg11   # some models
 
-Small members stand for each module of ``timm.models`` that holds convolutional networks: those
-without attention and without a positional encoding. Weights are random, in float64; batch norms
-know the statistics of the images; no residual branch is switched off.
+Small members represent each module of ``timm.models`` that contains convolutional networks: those
+without attention and without a positional encoding. Weights are random, in float64. Batch norms
+have the statistics of the images. No residual branch is switched off.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ MEMBERS = {
     "xception": ["legacy_xception"],
     "xception_aligned": ["xception41"],
 }  # fmt: skip
-# Of torchvision, whose networks are in files of their own.
+# Models of torchvision, whose networks are in files of their own.
 TORCHVISION = [
     "alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "inception_v3",
     "mnasnet0_5", "mobilenet_v2", "mobilenet_v3_small", "regnet_x_400mf", "resnet18",
     "shufflenet_v2_x0_5", "squeezenet1_1", "vgg11_bn",
 ]  # fmt: skip
-# Sides of the images, in pixels, that the total stride divides.
+# Sides of the images (pixels), multiples of the total stride.
 SIDE = 64
 SIDES = {
     "convmixer_768_32": 56,
@@ -97,29 +97,29 @@ SIDES = {
     "vgg11_bn": 224,
 }
 
-# Why a model is not exact, where its report does not say so by itself.
+# Reason why a model is not exact, if the report of the repair does not contain it.
 REASONS: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one family."""
+    """Result for one model."""
 
     family: str  # module of timm.models
     model: str
     layers: int  # changed by aps
     before: float  # largest relative change of the logits
-    after: float | None  # None where the repaired model does not run
-    reason: str  # why it is not exact; empty where it is
+    after: float | None  # None if the repaired model does not run
+    reason: str  # reason why the model is not exact; empty if it is
 
     @property
     def exact(self) -> bool:
-        """Whether whole pixels change nothing."""
+        """True if integer shifts do not change the logits."""
         return self.after is not None and self.after < EXACT
 
 
 def scene(side: int, count: int = 2) -> Tensor:
-    """Images with the falling spectrum of photographs."""
+    """Return random images with the spectrum of natural images."""
     white = torch.randn(count, 3, side, side, dtype=torch.float64)
     f = torch.hypot(
         torch.fft.fftfreq(side, dtype=torch.float64)[:, None],
@@ -131,7 +131,7 @@ def scene(side: int, count: int = 2) -> Tensor:
 
 @torch.no_grad()
 def calibrate(model: nn.Module, x: Tensor) -> nn.Module:
-    """Batch norms that know the statistics of ``x``, and residual branches that are switched on."""
+    """Set the statistics of batch norms to those of ``x``, and enable residual branches."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     for name, parameter in model.named_parameters():
         if re.search(r"gamma|layer_scale|\.ls\d|skipinit_gain", name):
@@ -147,14 +147,14 @@ def calibrate(model: nn.Module, x: Tensor) -> nn.Module:
 
 @torch.no_grad()
 def largest_change(model: nn.Module, x: Tensor) -> float:
-    """Of the logits, relative, over the shifts."""
+    """Return the largest relative change of the logits over the shifts."""
     still = model(x)
     moved = [model(fractional_shift(x, *shift)) for shift in SHIFTS]
     return max(float((y - still).norm() / still.norm()) for y in moved)
 
 
 def build(family: str, name: str) -> nn.Module:
-    """A random model of timm or torchvision."""
+    """Build a random model of timm or torchvision."""
     if family != "torchvision":
         model: nn.Module = timm.create_model(name, num_classes=10)
         return model
@@ -166,7 +166,7 @@ def build(family: str, name: str) -> nn.Module:
 
 
 def examine(family: str, name: str) -> Verdict:
-    """Repairs a model and measures it."""
+    """Repair a model and measure it."""
     torch.manual_seed(0)
     model = build(family, name).double()
     side = SIDES.get(name, SIDE)
@@ -191,7 +191,7 @@ def examine(family: str, name: str) -> Verdict:
 
 
 def main() -> None:
-    """Examines the models and prints a Markdown table."""
+    """Examine the models and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", help="names of timm; those of the table by default")
     wanted = parser.parse_args().models

@@ -3,8 +3,8 @@
     python benchmarks/run.py [--images N] [--model NAME]
 
 Both sides predict the same cells of the same images in batches of the same size; the command adds
-loading, saving tables and writing the record. They alternate within one process, and the smallest
-ratio counts: other programs can only make it larger.
+loading, saving tables and writing the record. They alternate within one process. The smallest ratio
+counts, because other load can only increase it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def bare(
 def whole(
     classifier: Model, dataset: Scenes, settings: Settings, batch_size: int
 ) -> tuple[float, int]:
-    """Seconds and forward passes of a run from nothing to a record."""
+    """Return seconds and forward passes of a complete run with its record."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         execution = Execution(device="cpu", batch_size=batch_size)
@@ -74,7 +74,7 @@ def labeled_by(classifier: Model, dataset: Scenes) -> None:
 
 
 def main() -> None:
-    """Measures, prints, and fails when the overhead is above the limit."""
+    """Measure, print, and fail if the overhead is above the limit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--images", type=int, default=24)
     parser.add_argument("--model", default="xcit_nano_12_p16,pretrained=false")

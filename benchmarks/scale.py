@@ -2,8 +2,8 @@
 
     python benchmarks/scale.py [--images 500 8000] [--shards 64] [--all 50000]
 
-CPU time, so that other work on the machine does not count. Images are made in memory and go
-through the loader; the stub is searched over crops up to 1 px.
+CPU time is measured, so that other load does not count. Images are created in memory and pass
+through the loader. The stub is searched over crops up to 1 px.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ CORE, GPU = 6.2, 755.2
 
 @dataclass(frozen=True, eq=False)
 class Plain(ImageSet):
-    """Images of one color each, made when they are asked for."""
+    """Images of one color each, created on access."""
 
     def image(self, index: int) -> Image.Image:
-        """One color, which is the class."""
+        """Return an image of one color, which encodes the class."""
         shade = 10 + 20 * self.labels[index]
         return Image.new("RGB", (SIDE + 8, SIDE + 8), (shade, index % 256, 9))
 
     def has_size(self, side: int) -> bool:
-        """They are larger than the network's."""
+        """Return False: the images are larger than the network's input."""
         return False
 
 
 class Stub(nn.Module):
-    """Sees the color of one pixel, and is always right."""
+    """Network that reads the color of one pixel and is always correct."""
 
     def __init__(self, busy: float = 0.0) -> None:
         super().__init__()
-        self.busy = busy  # seconds of a core that a batch takes
+        self.busy = busy  # seconds of a core per batch
         self.shades = nn.Parameter((10 + 20 * torch.arange(CLASSES)) / 255)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, (B, classes)."""
+        """Return logits (B, classes)."""
         end = time.thread_time() + self.busy
         while time.thread_time() < end:
             torch.rand(64, 64) @ torch.rand(64, 64)
@@ -66,20 +66,20 @@ class Stub(nn.Module):
 
 
 def stub(busy: float = 0.0) -> Model:
-    """A model that takes no time, or so many seconds of a core per batch."""
+    """Return a model that takes no time, or ``busy`` seconds of a core per batch."""
     recipe = {"input_size": SIDE, "mean": 0.0, "std": 1.0}
     return Model(Stub(busy).eval(), recipe, name="stub")
 
 
 def images(count: int) -> Plain:
-    """A data set of so many images."""
+    """Return a data set of ``count`` images."""
     keys = [f"{index:06d}" for index in range(count)]
     labels = [index % CLASSES for index in range(count)]
     return Plain("plain", "all", keys, labels, [str(c) for c in range(CLASSES)])
 
 
 def measure(data: Plain, folder: Path, shard: Shard, busy: float = 0.0) -> float:
-    """CPU seconds of a run, or of one shard of it."""
+    """Return the CPU seconds of a run, or of one shard of it."""
     began = time.process_time()
     size = None if not busy else 16
     execution = Execution(device="cpu", workers=0, shard=shard, batch_size=size)
@@ -90,14 +90,14 @@ def measure(data: Plain, folder: Path, shard: Shard, busy: float = 0.0) -> float
 def in_process(
     count: int, folder: str, shard: Shard, busy: float, seconds: multiprocessing.Queue
 ) -> None:
-    """One shard in a process of its own."""
+    """Run one shard in a process of its own."""
     torch.set_num_threads(1)
     measure(images(100), Path(tempfile.mkdtemp()), WHOLE)  # imports, first calls
     seconds.put(measure(images(count), Path(folder), shard, busy))
 
 
 def processes(count: int, shards: int, busy: float = 0.0) -> list[float]:
-    """CPU seconds of shards that run at the same time."""
+    """Return the CPU seconds of shards that run at the same time."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
@@ -114,12 +114,12 @@ def processes(count: int, shards: int, busy: float = 0.0) -> list[float]:
 
 
 def memory() -> float:
-    """The most that this process has used, in MB."""
+    """Return the peak memory of this process (MB)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def main() -> None:
-    """Prints the figures of docs/cluster.md."""
+    """Print the figures of docs/cluster.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--images", type=int, nargs="*", default=[500, 8000])
     parser.add_argument("--all", type=int, default=50_000)

@@ -1,4 +1,4 @@
-"""Measures the `scenes` renderer, and draws its contact sheet.
+"""Speed and contact sheet of the `scenes` renderer.
 
     python benchmarks/scenes.py                         # speed, and how shifts imitate the camera
     python benchmarks/scenes.py --sheet docs/scenes.png
@@ -29,7 +29,7 @@ ZOOM, GAP, CAPTION = 2, 4, 26
 
 
 def speed(work: Callable[[], int], repeats: int = 3) -> float:
-    """Best images per second of processor time."""
+    """Return the best images per second of processor time."""
     work()
     rates = []
     for _ in range(repeats):
@@ -39,7 +39,7 @@ def speed(work: Callable[[], int], repeats: int = 3) -> float:
 
 
 def measure_speed(scenes: Scenes) -> None:
-    """Prints how fast views are rendered, and how fast the camera attack gets them."""
+    """Print the speed of rendering and of the views of the camera attack."""
     print("| what | images a second per core |\n| --- | --- |")
     for view in (64, 128, 224):
         count = 256 * 64 * 64 // view**2
@@ -56,12 +56,12 @@ def measure_speed(scenes: Scenes) -> None:
 
 
 def rms(difference: Tensor) -> float:
-    """Root mean square in gray levels."""
+    """Return the root mean square in gray levels."""
     return float(difference.square().mean().sqrt())
 
 
 def measure_imitation(scenes: Scenes, images: int) -> None:
-    """Prints how far bilinear, Lanczos and sinc shifts are from the camera they imitate."""
+    """Print the distance of bilinear, Lanczos and sinc shifts to the camera that they imitate."""
     canvas = scenes.render(range(images), VIEW, MARGIN).double()
     still = canvas[:, :, MARGIN:-MARGIN, MARGIN:-MARGIN]
     bilinear, lanczos = (SHIFTS.get(kind).views(canvas, MARGIN) for kind in ("bilinear", "lanczos"))
@@ -79,7 +79,7 @@ def measure_imitation(scenes: Scenes, images: int) -> None:
 
 
 def contact_sheet(scenes: Scenes, across: int = 2) -> Image.Image:
-    """Several scenes of every class: a row per outline, a column per weave."""
+    """Draw several scenes of every class: a row per outline, a column per weave."""
     cell = across * (VIEW * ZOOM + GAP)
     sheet = Image.new(
         "RGB",
@@ -104,7 +104,7 @@ def contact_sheet(scenes: Scenes, across: int = 2) -> Image.Image:
 
 
 def main() -> None:
-    """Draws the sheet, or measures."""
+    """Draw the sheet, or measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sheet", type=Path, help="write the contact sheet here and stop")
     parser.add_argument("--images", type=int, default=120, help="scenes for the imitation table")

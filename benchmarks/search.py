@@ -1,12 +1,13 @@
-"""This project's worst-case search against others, with the same model, images and offsets.
+"""Worst-case search of this project against others, with the same model, images and offsets.
 
     python benchmarks/search.py
     python benchmarks/search.py --model tf_efficientnet_lite0 --weights FILE --images imagenet/val
 
-Every contestant looks for the crop offset, up to a radius, that makes each image wrong. foolbox and
-ART translate what they are given and fill with zeros, so they are given the canvas, and the model
-they attack cuts its view from the center: the zeros stay outside, and translating the canvas is
-moving the crop window. Without options the network has random weights and the images are made up.
+Every candidate searches the crop offset, up to a radius, at which each image is misclassified.
+foolbox and ART translate their input and fill with zeros. Their input is therefore the canvas, and
+the attacked model cuts its view from the center: the zeros stay outside, and translating the canvas
+shifts the crop window. Without options, the network has random weights and the images are
+synthetic.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from shiftbench.models.sources.onnx import OnnxNetwork
 from shiftbench.running.predict import predict_tables
 from shiftbench.shifts import SHIFTS
 
-Survivors = NDArray[np.bool_]  # per image: right at every offset
+Correct = NDArray[np.bool_]  # per image: correct at every offset
 
 
 class Meter(nn.Module):
-    """A model that counts its images and the time it takes, seen from a canvas or from a view."""
+    """Model of a canvas or a view that counts images and time."""
 
     def __init__(self, model: nn.Module, view: int) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class Meter(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits of the central view."""
+        """Return the logits of the central view."""
         margin = (images.shape[-1] - self.view) // 2
         images = images[..., margin : margin + self.view, margin : margin + self.view]
         start = time.perf_counter()
@@ -59,7 +60,7 @@ class Meter(nn.Module):
 
 @dataclass(frozen=True)
 class Task:
-    """What every contestant is given."""
+    """Input of every candidate."""
 
     meter: Meter
     canvas: Tensor  # (N, 3, view + 2 margin, view + 2 margin), normalized
@@ -74,14 +75,14 @@ class Task:
         return (self.canvas.shape[-1] - self.meter.view) // 2
 
     def batches(self) -> list[slice]:
-        """The images, a batch at a time."""
+        """List the slices of the batches."""
         return [
             slice(i, min(i + self.batch_size, len(self.labels)))
             for i in range(0, len(self.labels), self.batch_size)
         ]
 
 
-def ours(task: Task) -> Survivors:
+def ours(task: Task) -> Correct:
     """Search as `shiftbench run` does: images leave when they fail, batches are refilled."""
     metric = Adversarial("crop", task.grid.radius, "1")
     tables = predict_tables(
@@ -97,7 +98,7 @@ def ours(task: Task) -> Survivors:
 
 
 def in_onnx(task: Task) -> Task:
-    """The same task with the network in ONNX Runtime."""
+    """Return the same task with the network in ONNX Runtime."""
     view, model = task.meter.view, task.meter.model
     network = model.model if isinstance(model, Centered) else model
     content = export_onnx(network, (3, view, view))
@@ -108,22 +109,22 @@ def in_onnx(task: Task) -> Task:
     return replace(task, meter=Meter(exported, view))
 
 
-def dropping_loop(task: Task) -> Survivors:
-    """A plain loop over offsets that goes on with the images that are left."""
+def dropping_loop(task: Task) -> Correct:
+    """Loop over offsets and drop misclassified images."""
     views = SHIFTS.get("crop").views(task.canvas, task.margin)
     alive = np.arange(len(task.labels))
     for offset in task.grid:
         kept = []
         for start in range(0, len(alive), task.batch_size):
             rows = alive[start : start + task.batch_size]
-            answers = task.meter(views(offset, torch.from_numpy(rows))).argmax(1).numpy()
-            kept.append(rows[answers == task.labels[rows]])
+            classes = task.meter(views(offset, torch.from_numpy(rows))).argmax(1).numpy()
+            kept.append(rows[classes == task.labels[rows]])
         alive = np.concatenate(kept) if kept else alive
     return np.isin(np.arange(len(task.labels)), alive)
 
 
 def predictions(task: Task) -> NDArray[np.int64]:
-    """The class of every image at every offset, (offsets, images)."""
+    """Return the class of every image at every offset, (offsets, images)."""
     views = SHIFTS.get("crop").views(task.canvas, task.margin)
     return np.stack(
         [
@@ -135,14 +136,14 @@ def predictions(task: Task) -> NDArray[np.int64]:
     )
 
 
-def foolbox_attack(task: Task) -> Survivors:
-    """SpatialAttack of foolbox, translations only: every image at every offset, worst per image."""
+def foolbox_attack(task: Task) -> Correct:
+    """Run foolbox's SpatialAttack with translations only: every image at every offset."""
     import foolbox
 
     low, high = float(task.canvas.min()), float(task.canvas.max())
-    # Zeros come in from outside the canvas: they must lie within the bounds.
+    # Zeros enter from outside the canvas: the bounds must include them.
     model = foolbox.PyTorchModel(task.meter, bounds=(min(low, 0.0), max(high, 0.0)))
-    # Its pixel is 2/n of a picture whose corners are the centers of pixels n - 1 apart.
+    # A foolbox pixel is 2/n of an image whose corners are the centers of pixels n - 1 apart.
     size = task.canvas.shape[-1]
     attack = foolbox.attacks.SpatialAttack(
         max_translation=task.grid.radius * size / (size - 1),
@@ -150,20 +151,20 @@ def foolbox_attack(task: Task) -> Survivors:
         max_rotation=0,
         num_rotations=1,
     )
-    broken = []
+    failed = []
     for part in task.batches():
         criterion = foolbox.criteria.Misclassification(torch.from_numpy(task.labels[part]))
         _, _, success = attack(model, task.canvas[part], criterion)
-        broken.append(success.numpy())
-    return ~np.concatenate(broken)
+        failed.append(success.numpy())
+    return ~np.concatenate(failed)
 
 
 def art_attack(task: Task) -> float:
-    """ART's SpatialTransformation: the one offset, the same for all images, that changes most."""
+    """Run ART's SpatialTransformation: the one offset for all images that changes most."""
     from art.attacks.evasion import SpatialTransformation
     from art.estimators.classification import PyTorchClassifier
 
-    # It takes the largest translation from the axes 1 and 2, so the channels must come last.
+    # ART reads the largest translation from the axes 1 and 2, so the channels must be last.
     images = task.canvas.permute(0, 2, 3, 1)
     classifier = PyTorchClassifier(
         model=ChannelsLast(task.meter),
@@ -184,23 +185,23 @@ def art_attack(task: Task) -> float:
 
 
 class ChannelsLast(nn.Module):
-    """A model for images (B, H, W, C)."""
+    """Model for images (B, H, W, C)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits."""
+        """Return the logits."""
         logits: Tensor = self.model(images.permute(0, 3, 1, 2))
         return logits
 
 
-# --- what is measured on ------------------------------------------------------------------------
+# --- images and network --------------------------------------------------------------------------
 
 
 def made_images(count: int, size: int) -> Tensor:
-    """Smooth colored blobs with some texture: unlike each other, like themselves when moved."""
+    """Return smooth colored blobs with some texture, different for each image."""
     generator = torch.Generator().manual_seed(0)
     coarse = torch.randn(count, 3, 3, 3, generator=generator)
     fine = torch.randn(count, 3, size // 8, size // 8, generator=generator)
@@ -212,7 +213,7 @@ def made_images(count: int, size: int) -> Tensor:
 def folder_images(
     root: Path, count: int, size: int, config: dict[str, object]
 ) -> tuple[Tensor, NDArray[np.int64]]:
-    """Images of folders named by ImageNet's ids, evenly over the classes, normalized."""
+    """Load images of folders named by ImageNet's ids, evenly over the classes, normalized."""
     from PIL import Image
     from timm.data import ImageNetInfo, create_transform
 
@@ -231,7 +232,7 @@ def folder_images(
 
 
 def prepare(options: argparse.Namespace) -> Task:
-    """Builds the network and the canvases."""
+    """Build the network and the canvases."""
     torch.manual_seed(0)
     model = timm.create_model(options.model, pretrained=False).eval()
     if options.weights:
@@ -244,7 +245,7 @@ def prepare(options: argparse.Namespace) -> Task:
     else:
         canvas = made_images(options.count, size)
         meter = Meter(Centered(model), view)
-        # Predictions of random weights are the truth here; only whether they change is of interest.
+        # The labels are the predictions of random weights; only their changes are of interest.
         labels = meter(canvas).argmax(1).numpy()
     return Task(
         meter=meter,
@@ -257,7 +258,7 @@ def prepare(options: argparse.Namespace) -> Task:
 
 
 class Centered(nn.Module):
-    """Random weights give nearly the same logits to every image; what differs decides here."""
+    """Model with centered logits: random weights predict nearly the same logits for every image."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -265,7 +266,7 @@ class Centered(nn.Module):
         self.usual: Tensor | None = None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits less those that are usual, which the first batch decides."""
+        """Return the logits minus the mean logits of the first batch."""
         logits: Tensor = self.model(images)
         if self.usual is None:
             self.usual = logits.mean(0)
@@ -277,20 +278,20 @@ class Centered(nn.Module):
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant."""
+    """Measurements of one candidate."""
 
     name: str
     wall: float
-    cpu: float  # of all threads: tells less of other programs than the clock does
+    cpu: float  # of all threads: other load affects it less than wall time
     passes: int
-    inside: float  # share of the wall time inside the model
-    answer: str
+    inside: float  # fraction of the wall time inside the model
+    verdict: str
 
 
 def measure(
     name: str, task: Task, run: Callable[[Task], object], judge: Callable[[object], str]
 ) -> Row:
-    """Times one contestant."""
+    """Measure one candidate."""
     task.meter.seconds, task.meter.passes = 0.0, 0
     wall, cpu = time.perf_counter(), time.process_time()
     result = run(task)
@@ -298,13 +299,13 @@ def measure(
     return Row(name, wall, cpu, task.meter.passes, task.meter.seconds / wall, judge(result))
 
 
-def _right_everywhere(answers: NDArray[np.int64], task: Task) -> Survivors:
-    right: Survivors = (answers == task.labels).all(0)
-    return right
+def _correct_everywhere(classes: NDArray[np.int64], task: Task) -> Correct:
+    correct: Correct = (classes == task.labels).all(0)
+    return correct
 
 
 def main() -> None:
-    """Runs every contestant and prints the table."""
+    """Run every candidate and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--model", default="xcit_nano_12_p16_224", help="a timm model")
     parser.add_argument("--weights", type=Path, help="its weights, a torch file")
@@ -321,12 +322,12 @@ def main() -> None:
     task.meter(task.canvas[: options.batch_size])  # first call: threads and memory
     matrix: list[NDArray[np.int64]] = []
 
-    def exhaustive(task: Task) -> Survivors:
+    def exhaustive(task: Task) -> Correct:
         matrix.append(predictions(task))
-        return _right_everywhere(matrix[0], task)
+        return _correct_everywhere(matrix[0], task)
 
     rows = [measure("exhaustive loop", task, exhaustive, lambda _: "reference")]
-    reference = _right_everywhere(matrix[0], task)
+    reference = _correct_everywhere(matrix[0], task)
     changed = float((matrix[0] != matrix[0][0]).mean(1).max())
 
     def same_images(result: object) -> str:
@@ -344,36 +345,36 @@ def main() -> None:
         (
             measure("shiftbench search", task, ours, same_images),
             measure("shiftbench search, ONNX Runtime", exported, ours, same_images),
-            measure("loop that drops broken images", task, dropping_loop, same_images),
+            measure("loop, drops misclassified images", task, dropping_loop, same_images),
         )
         for _ in range(2)
     ]
     rows += [min(turns, key=lambda row: row.cpu) for turns in zip(*rounds, strict=True)]
-    contestants: list[tuple[str, Callable[[Task], object], Callable[[object], str]]] = []
+    candidates: list[tuple[str, Callable[[Task], object], Callable[[object], str]]] = []
     if "foolbox" not in options.skip:
-        contestants.append(("foolbox SpatialAttack", foolbox_attack, same_images))
+        candidates.append(("foolbox SpatialAttack", foolbox_attack, same_images))
     if "art" not in options.skip:
-        contestants.append(("ART SpatialTransformation", art_attack, same_rate))
+        candidates.append(("ART SpatialTransformation", art_attack, same_rate))
     missing = []
-    for name, run, judge in contestants:
+    for name, run, judge in candidates:
         try:
             rows.append(measure(name, task, run, judge))
         except ImportError:
             missing.append(name)
 
     own = next(row for row in rows if row.name == "shiftbench search")
-    n, survivors = len(reference), int(reference.sum())
+    n, correct = len(reference), int(reference.sum())
     print(
         f"{options.model}, {n} images, view {task.meter.view}, crops up to {options.radius} px "
         f"({len(task.grid)} offsets), batches of {options.batch_size}, "
         f"{torch.get_num_threads()} threads"
     )
-    print(f"adversarial accuracy {survivors}/{n} = {survivors / n:.1%}\n")
-    print(f"{'':33}{'wall s':>8}{'CPU s':>8}{'ratio':>7}{'passes':>8}{'in model':>10}  answer")
+    print(f"adversarial accuracy {correct}/{n} = {correct / n:.1%}\n")
+    print(f"{'':33}{'wall s':>8}{'CPU s':>8}{'ratio':>7}{'passes':>8}{'in model':>10}  result")
     for row in rows:
         print(
             f"{row.name:33}{row.wall:8.1f}{row.cpu:8.1f}{row.cpu / own.cpu:7.2f}{row.passes:8}"
-            f"{row.inside:10.1%}  {row.answer}"
+            f"{row.inside:10.1%}  {row.verdict}"
         )
     for name in missing:
         print(f"{name:33}not installed: pip install 'shiftbench[bench]'")

@@ -1,9 +1,9 @@
-"""CPU time of a table, a page and a figure over many records: it grows with their number.
+"""CPU time of a table, a page and a figure against the number of records.
 
-python benchmarks/board.py [20 200 1000]
+python benchmarks/leaderboard.py [20 200 1000]
 
-The records are those of three networks on one data set, with the answers of each class dealt anew
-to the images of the class: every copy has scores to compare, and images to compare them by.
+The records are those of three networks on one data set. In each copy, predictions are permuted
+among the images of a class, so that every copy has scores and images to compare.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMMANDS = {
 
 
 def copy_record(base: Path, folder: Path, number: int) -> None:
-    """Writes a record of the same scores on other images."""
+    """Write a copy of a record with the same scores on other images."""
     content = json.loads((base / "record.json").read_text("utf-8"))
     content["model"]["name"] += f"-{number:04d}"
     samples = pd.read_parquet(base / "samples.parquet")
@@ -45,7 +45,7 @@ def copy_record(base: Path, folder: Path, number: int) -> None:
 
 
 def cpu_seconds(words: tuple[str, ...], place: Path) -> float:
-    """User and system time of a command over the records of a folder, start-up included."""
+    """Return user and system time of a command over the records of a folder, start-up included."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -56,7 +56,7 @@ def cpu_seconds(words: tuple[str, ...], place: Path) -> float:
 
 
 def main() -> None:
-    """Prints a line per number of records."""
+    """Print a line per number of records."""
     counts = [int(word) for word in sys.argv[1:]] or [20, 200, 1000]
     print("| records | " + " | ".join(f"{name}, CPU s" for name in COMMANDS) + " |")
     print("| ---: |" + " ---: |" * len(COMMANDS))
