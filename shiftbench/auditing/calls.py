@@ -1,4 +1,4 @@
-"""Hooks around every call of every layer of a model, and the tensors that go in and come out."""
+"""Hooks around every call of every layer of a model, and its input and output tensors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-Key = tuple[str, int]  # a layer's name, and which call of it
+Key = tuple[str, int]  # name of a layer, and number of the call
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors among arguments or in an answer, in order."""
+    """List the tensors in arguments or in an output, in order."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):
@@ -22,13 +22,13 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """The same arguments with other tensors in them."""
+    """Replace the tensors in arguments by other tensors."""
     if isinstance(value, Tensor):
         return next(tensors)
     if isinstance(value, Mapping):
         return {key: with_tensors(v, tensors) for key, v in value.items()}
     if isinstance(value, list | tuple):
-        make = getattr(type(value), "_make", type(value))  # a named tuple takes no list
+        make = getattr(type(value), "_make", type(value))  # _make: a named tuple accepts no list
         return make([with_tensors(v, tensors) for v in value])
     return value
 
@@ -41,10 +41,10 @@ After = Callable[[Key, nn.Module, Any, Tensor], None]
 def watch(
     model: nn.Module, after: After, before: Before = lambda args, kwargs: None
 ) -> Iterator[None]:
-    """Calls `before` and `after` around every call of every layer but those they make themselves.
+    """Call `before` and `after` around every call of every layer, except calls made by these hooks.
 
-    `after` gets what `before` returned, and of an output with several tensors the first; it is not
-    called where there is none.
+    `after` receives the value that `before` returned, and the first tensor of the output. It is not
+    called for an output without tensors.
     """
     counts: Counter[str] = Counter()
     stack: list[tuple[Key, Any]] = []

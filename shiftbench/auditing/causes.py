@@ -1,10 +1,10 @@
-"""Why a layer breaks shift-equivariance, and what treats it.
+"""Causes of the equivariance error of a layer.
 
-Three measurements of the layer alone tell the causes apart. A shift by whole steps of the coarsest
-lattice that the layer sees is exact for whatever is the same everywhere: what is left comes from
-the border, or from a dependence on the position. A shift by whole steps of its input is exact for
-whatever works point by point: what is left in the interior comes from sub-sampling. The rest
-appears at fractions of a step only: frequencies that the lattice cannot hold.
+Three measurements of the layer alone distinguish the causes. Integer steps of the coarsest
+feature-map grid among input and output are exact for layers that are equal at all positions: the
+remaining error is caused by the border or by a dependence on the position. Integer steps of the
+input grid are exact for pointwise layers: the remaining error in the interior is caused by
+sub-sampling. Other errors appear at fractional steps only: frequencies above the Nyquist limit.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-NEGLIGIBLE = 1e-4  # relative error that float32 arithmetic can make by itself: has no cause
-FRAME = 8  # the border is at least one part in so many of the side
+NEGLIGIBLE = 1e-4  # relative error of float32 arithmetic alone: has no cause
+FRAME = 8  # the border is at least side / FRAME wide
 
 
 BORDER, SUBSAMPLING = "border", "sub-sampling"
 NONLINEARITY, POSITION = "non-linearity", "position"
-CAUSES = {  # and what happens there
-    BORDER: "padding marks where the image ends",
-    SUBSAMPLING: "the samples that are kept depend on where the grid lies",
-    NONLINEARITY: "it makes frequencies that the grid cannot hold",
-    POSITION: "its weights or windows are tied to places in the image",
+CAUSES = {  # with an explanation
+    BORDER: "padding depends on the position of the image border",
+    SUBSAMPLING: "the sampled pixels depend on the position of the grid",
+    NONLINEARITY: "creates frequencies above the Nyquist limit of the grid",
+    POSITION: "weights or windows depend on the position in the image",
 }
 
 
 @dataclass(frozen=True)
 class Split:
-    """A relative error, its two parts measured apart: border^2 + interior^2 = total^2."""
+    """Relative error, split into border and interior: border^2 + interior^2 = total^2."""
 
-    border: float  # beyond what the layer would err there if it erred as in the interior
-    interior: float  # what the layer errs if its whole map errs as the interior does
+    border: float  # in addition to the error of the interior, extended to the border
+    interior: float  # as if the error of the interior applied to the entire map
 
     @property
     def total(self) -> float:
-        """The relative error of the whole."""
+        """Relative error of border and interior together."""
         return math.hypot(self.border, self.interior)
 
     @classmethod
     def mean(cls, splits: Sequence[Split]) -> Split:
-        """The root mean square of several, part by part."""
+        """Return the root mean square of several errors, separately for border and interior."""
         many = math.sqrt(len(splits))
         border, interior = zip(*((s.border, s.interior) for s in splits), strict=True)
         return cls(math.hypot(*border) / many, math.hypot(*interior) / many)
 
 
 def frame_width(module: nn.Module, size: Sequence[int]) -> int:
-    """How many cells of the output count as border, from each side.
+    """Return the width of the border on each side (cells of the output).
 
-    As far as a kernel reaches and one step of shift; an eighth of the side where that is wider,
-    because a fraction of a step rings on.
+    The width covers half a kernel and one step of shift, and at least an eighth of the side,
+    because the ringing of a fractional shift extends that far.
     """
     side = min(size, default=0)
     kernel, stride, dilation = (
@@ -70,10 +70,10 @@ def _largest(value: object) -> int:
 
 
 def split(error: Tensor, unplaced: float, reference: float, width: int) -> Split:
-    """Measures the border, `width` cells, and the interior of maps (B, C, rows, columns) apart.
+    """Split the error of maps (B, C, rows, columns) into a border of `width` cells and interior.
 
-    `unplaced` is the squared error of numbers without a place, such as a class token: no border;
-    `reference` is the squared norm of what was expected.
+    `unplaced` is the squared error of numbers without a position, such as a class token. These have
+    no border. `reference` is the squared norm of the expected output.
     """
     if not error.numel():
         return Split(0.0, math.sqrt(unplaced / reference))
@@ -89,26 +89,29 @@ def split(error: Tensor, unplaced: float, reference: float, width: int) -> Split
 
 
 def find_cause(own: Split, whole_step: Split, input_step: Split) -> tuple[str, Split]:
-    """The cause of an error, and the error split into what the border is to blame for and the rest.
+    """Determine the cause of an error.
 
-    The errors are at the offsets of the audit, at a whole step of the coarsest lattice, and at one
-    of the input's lattice.
+    The errors are those at the offsets of the audit, at an integer step of the coarsest grid, and
+    at one of the input grid.
+
+    Returns:
+        The cause, and the error split into the share of the border and the rest.
     """
-    blamed = _blame(own, whole_step)
-    if blamed.border > blamed.interior:
-        return BORDER, blamed
-    if whole_step.interior >= blamed.interior / 2:
-        return POSITION, blamed
-    if _blame(input_step, whole_step).interior >= blamed.interior / 2:
-        return SUBSAMPLING, blamed
-    return NONLINEARITY, blamed
+    limited = _limit_border(own, whole_step)
+    if limited.border > limited.interior:
+        return BORDER, limited
+    if whole_step.interior >= limited.interior / 2:
+        return POSITION, limited
+    if _limit_border(input_step, whole_step).interior >= limited.interior / 2:
+        return SUBSAMPLING, limited
+    return NONLINEARITY, limited
 
 
-def _blame(error: Split, whole_step: Split) -> Split:
-    """The error, its border no larger than padding can explain.
+def _limit_border(error: Split, whole_step: Split) -> Split:
+    """Limit the border error to the error that padding explains.
 
-    An image is not periodic, so that whatever else goes wrong is often worst at the seam, but only
-    padding goes wrong there at whole steps too.
+    Images are not periodic, so errors of any cause concentrate at the wrap-around boundary. Only
+    padding causes errors there at integer steps too.
     """
     border = min(error.border, whole_step.total)
     return Split(border, math.sqrt(max(0.0, error.total**2 - border**2)))

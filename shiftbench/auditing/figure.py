@@ -1,4 +1,4 @@
-"""How the error of a shift grows along the depth of networks, from the tables of audits."""
+"""Figure of the shift error along the depth of networks, from the tables of audits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from matplotlib.figure import Figure
 
 from shiftbench.figures import Look
 
-MARKED = 3  # layers per model: those that break most by themselves
-FLOOR = 1e-5  # smaller errors are drawn here: float32 arithmetic makes such by itself
+MARKED = 3  # marked layers per model: those with the largest layer error
+FLOOR = 1e-5  # smaller errors, of float32 arithmetic alone, are drawn at this value
 
 
 def depth_figure(audits: Mapping[str, pd.DataFrame]) -> Figure:
-    """Relative error after every layer of the path, on a logarithmic scale, one line per model.
+    """Draw the relative error after every layer, on a logarithmic scale, a line per model.
 
-    Networks of different depth share an axis: at 0% is the image, at 100% are the logits. The
-    layers that break most by themselves are marked.
+    Networks of different depth share an axis: 0% is the image, 100% are the logits. The layers with
+    the largest layer error are marked.
 
     Args:
         audits: A table of layers (`Audit.to_frame`) per model's name.
@@ -62,18 +62,18 @@ def depth_figure(audits: Mapping[str, pd.DataFrame]) -> Figure:
     for text in legend.get_texts():
         text.set_parse_math(False)  # a dollar in a name is a dollar
     figure.suptitle(
-        f"error of a shifted image after each layer; markers: the {MARKED} layers of a model that "
-        "break most by themselves",
+        f"error of a shifted image after each layer; markers: the {MARKED} layers of a model "
+        "with the largest layer error",
         fontsize=9,
     )
     return figure
 
 
 def _path(frame: pd.DataFrame) -> pd.DataFrame:
-    """The leaves whose outputs are maps, then those after the last map, then the model itself.
+    """Select the leaves whose outputs are maps, then those after the last map, then the model.
 
-    What has no place on the image while there still are maps, such as a gate or a class token that
-    has seen little of them yet, would only make the line jump.
+    Outputs without a position are left out while maps follow: a gate or an early class token would
+    make the line jump.
     """
     judged = frame[frame["accumulated"].notna() & (frame["leaf"] | (frame["name"] == ""))]
     is_map = judged["lattice"] != ""

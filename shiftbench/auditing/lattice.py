@@ -1,4 +1,4 @@
-"""Where a tensor's numbers lie on the image, and how to move them there."""
+"""Positions of a tensor's numbers on the image, and shifts of the numbers to other positions."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch import Tensor
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.shifts.cyclic import Cyclic
 
-NOWHERE = 0  # the cell of numbers without a place: class tokens, padding, weights
+NOWHERE = 0  # cell of numbers without a position: class tokens, padding, weights
 Size = tuple[int, int]  # rows and columns
-CYCLIC = Cyclic()  # a model must not be judged by the operator that it may be built from
+CYCLIC = Cyclic()  # independent of the operators that an audited model may be built from
 
 
 @dataclass(frozen=True)
 class Place:
-    """A tensor's cells on one lattice."""
+    """Cells of a tensor on one feature-map grid."""
 
     cells: Tensor  # int32, shaped like the tensor: 1 + (image * rows + row) * columns + column
-    size: Size  # of the lattice
+    size: Size  # of the grid
 
     def coordinates(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Image, row and column of cells, from 0; meaningless for `NOWHERE`."""
+        """Return image, row and column of cells, from 0; meaningless for `NOWHERE`."""
         rows, columns = self.size
         index = cells - 1
         return (
@@ -36,7 +36,7 @@ class Place:
         )
 
     def coarser(self, factor: int) -> Place:
-        """The same numbers on a lattice of `factor` x `factor` times fewer cells."""
+        """Return the same numbers on a grid with `factor` x `factor` times fewer cells."""
         if factor == 1:
             return self
         image, row, column = self.coordinates(self.cells)
@@ -45,33 +45,33 @@ class Place:
         return Place(torch.where(self.cells == NOWHERE, NOWHERE, cells), size)
 
     def factors(self) -> list[int]:
-        """By how much this lattice can be coarsened and still have more than one cell."""
+        """List the factors by which the grid can be coarsened and still have more than one cell."""
         common = math.gcd(*self.size)
         return [f for f in range(1, common + 1) if common % f == 0 and f < max(self.size)]
 
     def is_complete(self) -> bool:
-        """Whether every cell of some whole images occurs."""
+        """Return True if every cell of some complete images occurs."""
         counts = self.cells.flatten().long().bincount()[1:]
         return int((counts > 0).sum()) % math.prod(self.size) == 0
 
     def varies(self, axis: int) -> bool:
-        """Whether the cell changes along an axis."""
+        """Return True if the cell changes along an axis."""
         if self.cells.shape[axis] == 1 or self.cells.stride(axis) == 0:
             return False
         return bool((self.cells != self.cells.narrow(axis, 0, 1)).any())
 
 
-Places = tuple[Place, ...]  # none: no place; two: a product of places, such as an attention matrix
-Known = Places | None  # None: it could not be followed
+Places = tuple[Place, ...]  # none: no position; two: product of positions (attention)
+Known = Places | None  # None: not traceable
 
 
 def join(image: Tensor, row: Tensor, column: Tensor, size: Size) -> Tensor:
-    """Cells from coordinates."""
+    """Compute cells from coordinates."""
     return 1 + (image * size[0] + row) * size[1] + column
 
 
 def raster(shape: Sequence[int], rows_axis: int, columns_axis: int, device: torch.device) -> Place:
-    """The cells of a tensor that is a map: images along axis 0, rows and columns as given."""
+    """Return the cells of a map: images along axis 0, rows and columns along the given axes."""
     size = (shape[rows_axis], shape[columns_axis])
 
     def along(axis: int) -> Tensor:
@@ -84,16 +84,16 @@ def raster(shape: Sequence[int], rows_axis: int, columns_axis: int, device: torc
 
 @dataclass(frozen=True)
 class _Lattice:
-    """How to gather a tensor's numbers into maps (B, C, rows, columns), and to put them back."""
+    """Rule to gather a tensor's numbers into maps (B, C, rows, columns), and to put them back."""
 
     size: Size
-    axes: tuple[int, ...]  # of the tensor, along which the cell changes
+    axes: tuple[int, ...]  # axes of the tensor along which the cell changes
     order: Tensor  # (B * rows * columns * copies,): entries along these axes, cell by cell
-    entries: int  # along these axes, with those that have no place
+    entries: int  # along these axes, including those without a position
 
     @classmethod
     def of(cls, place: Place, batch: int) -> _Lattice | None:
-        """The finest lattice on which every cell of every image occurs as often as any other."""
+        """Return the finest grid on which every cell of every image occurs equally often."""
         axes = tuple(axis for axis in range(place.cells.ndim) if place.varies(axis))
         cells = place.cells
         for axis in set(range(cells.ndim)) - set(axes):
@@ -110,22 +110,22 @@ class _Lattice:
 
     @cached_property
     def in_order(self) -> bool:
-        """Whether there is nothing to gather, as in every plain map: no copy is needed then."""
+        """True if there is nothing to gather, as in every plain map: no copy is needed."""
         return torch.equal(self.order, torch.arange(self.entries, device=self.order.device))
 
     def axes_first(self, x: Tensor) -> Tensor:
-        """A view of `x` that begins with the axes along which the cell changes."""
+        """Return a view of `x` that begins with the axes along which the cell changes."""
         return x.movedim(self.axes, tuple(range(len(self.axes))))
 
     def to_map(self, x: Tensor, batch: int) -> Tensor:
-        """(B, C, rows, columns): the numbers with a place."""
+        """Return the numbers with a position as maps (B, C, rows, columns)."""
         plane = self.axes_first(x)
         if not self.in_order:
             plane = plane.reshape(self.entries, -1)[self.order]
         return plane.reshape(batch, *self.size, -1).permute(0, 3, 1, 2)
 
     def with_map(self, x: Tensor, plane: Tensor) -> Tensor:
-        """`x` with the numbers of a map in their places."""
+        """Return `x` with the numbers of a map at their positions."""
         first, flat = self.axes_first(x), plane.permute(0, 2, 3, 1)
         if not self.in_order:
             gathered = flat.reshape(len(self.order), -1)
@@ -134,7 +134,7 @@ class _Lattice:
         return flat.reshape(first.shape).movedim(tuple(range(len(self.axes))), self.axes)
 
     def unplaced(self, x: Tensor) -> Tensor:
-        """(entries, numbers of each): those without a place."""
+        """Return the numbers without a position, (entries, numbers of each)."""
         mask = torch.ones(self.entries, dtype=torch.bool, device=self.order.device)
         mask[self.order] = False
         return self.axes_first(x).reshape(self.entries, -1)[mask]
@@ -142,7 +142,7 @@ class _Lattice:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies on the image: on no lattice, on one, or, an attention matrix, on two."""
+    """Arrangement of a tensor on the image: on no grid, on one, or (an attention matrix) on two."""
 
     batch: int
     image: Size  # in pixels
@@ -150,7 +150,7 @@ class Layout:
 
     @classmethod
     def of(cls, places: Known, batch: int, image: Size) -> Layout | None:
-        """None where it is not known, or the cells are not those of whole images."""
+        """Build the layout; None for unknown positions or cells of incomplete images."""
         if places is None:
             return None
         candidates = [_Lattice.of(place, batch) for place in places]
@@ -158,7 +158,7 @@ class Layout:
         if len(lattices) < len(candidates):
             return None
         if len(lattices) == 2:
-            # Within windows a row of attention has no columns but its own: it cannot move alone.
+            # Within windows a row of attention has only its own columns: no shift of it alone.
             shared = set(lattices[0].axes) & set(lattices[1].axes)
             if not shared <= {0} or places[0].cells.shape[0] != batch:
                 return None
@@ -166,11 +166,11 @@ class Layout:
 
     @property
     def size(self) -> Size | None:
-        """Rows and columns of the lattice, where there is exactly one."""
+        """Rows and columns of the grid, if there is exactly one."""
         return self.lattices[0].size if len(self.lattices) == 1 else None
 
     def shift(self, x: Tensor, offset: Offset) -> Tensor:
-        """A copy of the tensor as it should be once the image moved by `offset` pixels."""
+        """Return a copy of the tensor as expected after a shift of the image by `offset` pixels."""
         if not self.lattices or offset == ORIGIN:
             return x.clone()
         for lattice in self.lattices:
@@ -181,9 +181,10 @@ class Layout:
         return x
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Maps (B, C, rows, columns) on the one lattice, and numbers without a place on it.
+        """Split a tensor into maps (B, C, rows, columns) and numbers without a position.
 
-        Class tokens and padding have none; of a tensor on no lattice, or on two, all are without.
+        Class tokens and padding have no position, nor have the numbers of a tensor on no grid or on
+        two.
         """
         if self.size is None:
             return x.new_zeros(0), x

@@ -1,17 +1,19 @@
-"""Which layers of a model break shift-equivariance, by how much, and why.
+"""Shift-equivariance error of every layer of a model, and its cause.
 
 A layer f is shift-equivariant when f(shift(x)) = shift(f(x)), with the shift of its output scaled
-to the output's own lattice. Per layer:
+to the stride of the feature map. Per layer:
 
-- `own`: relative L2 error of the layer alone. It is given its own input, exactly shifted, and its
-  answer is compared with its exactly shifted output. Nothing upstream counts.
-- `accumulated`: relative L2 error of the whole path. The *image* is shifted and the layer's output
-  is compared with the exactly shifted output for the clean image.
+- `own`: relative L2 error of the layer alone (layer error). The input of the layer is shifted
+  exactly, and the output is compared with the exactly shifted output for the clean image. Errors of
+  preceding layers do not count.
+- `accumulated`: relative L2 error of the path (cumulative error). The *image* is shifted, and the
+  layer's output is compared with the exactly shifted output for the clean image.
 - `eq_t`: the same as `accumulated` in decibels, 20 log10(I) - 10 log10(MSE), where I is the
   peak-to-peak range of the layer's output: with the output scaled to [-1, 1], I = 2.
 
-All shifts are the cyclic, band-limited ones of the protocol, on every lattice. Where a tensor lies
-on the image is followed from the pixels (`tracer`), and only what reaches the logits counts.
+All shifts are the cyclic, band-limited ones of the protocol, on every feature-map grid. The module
+`tracer` derives the positions of all tensors from the pixels. Only numbers that affect the logits
+count.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ def audit(
     Args:
         model: A name as for `shiftbench run`, or a network in eval mode.
         data: A name as for `shiftbench run`, images, or a normalized batch (B, C, H, W); a network
-            that is not given by its name needs the last.
-        images: How many to measure on, where a batch is not given.
+            object needs a batch.
+        images: Number of images, if `data` is a name.
         checkpoint: Weights for a model given by its name.
         strip_prefix: Part of the checkpoint's keys to remove.
         offsets: Shifts in pixels of the image.
@@ -143,12 +145,12 @@ def _audit(model: nn.Module, images: Tensor, offsets: Sequence[Offset]) -> list[
 
 @dataclass
 class _Call:
-    """What is known of one call of a layer."""
+    """State of one call of a layer."""
 
     module: nn.Module
     inputs: list[Layout | None]  # of every tensor among the arguments
     layout: Layout | None  # of the output
-    # Whether the numbers of the output with a place on the image, and those without, reach the
+    # True if the numbers of the output with a position on the image, and those without, affect the
     # logits.
     reached: tuple[bool, bool] = (True, True)
     output: Tensor | None = None  # for the clean image
@@ -157,24 +159,24 @@ class _Call:
     path: list[tuple[float, float]] = field(default_factory=list)  # relative and mean squared error
 
     @property
-    def can_be_judged(self) -> bool:
-        """Whether its output can be followed, and matters."""
+    def is_measurable(self) -> bool:
+        """True if the positions of the output are known, and the output affects the logits."""
         return self.layout is not None and any(self.reached)
 
     def counted(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The numbers of an output that reach the logits: maps, and those without a place."""
+        """Return the numbers of an output that affect the logits: maps, and others."""
         assert self.layout is not None
         maps, unplaced = self.layout.parts(x)
         nothing = x.new_zeros(0)
         return maps if self.reached[0] else nothing, unplaced if self.reached[1] else nothing
 
     def flat(self, x: Tensor) -> Tensor:
-        """The numbers of an output that reach the logits, in a row."""
+        """Return the numbers of an output that affect the logits as one vector."""
         return torch.cat([part.flatten() for part in self.counted(x)])
 
 
 def _locate(model: nn.Module, images: Tensor) -> dict[Key, _Call]:
-    """Follows where every argument and every output lies on the image."""
+    """Trace the positions of every argument and every output on the image."""
     batch, size = len(images), (images.shape[2], images.shape[3])
     calls: dict[Key, _Call] = {}
     tracer = Tracer(images)
@@ -192,7 +194,7 @@ def _locate(model: nn.Module, images: Tensor) -> dict[Key, _Call]:
             tracer.carry_over(inputs[0], output)
         layout = layout_of(output)
         if layout is None and key[0] == "":
-            layout = Layout(batch, size, ())  # logits have no place, whatever they are made of
+            layout = Layout(batch, size, ())  # logits have no position
         calls[key] = _Call(module, layouts, layout)
 
     with watch(model, after, before), tracer:
@@ -201,7 +203,7 @@ def _locate(model: nn.Module, images: Tensor) -> dict[Key, _Call]:
 
 
 def _find_reached(model: nn.Module, images: Tensor, calls: Mapping[Key, _Call]) -> None:
-    """Finds which numbers of every output the logits depend on, by their gradients."""
+    """Determine by gradients which numbers of every output affect the logits."""
 
     def after(key: Key, module: nn.Module, given: None, output: Tensor) -> None:
         call = calls.get(key)
@@ -220,15 +222,15 @@ def _find_reached(model: nn.Module, images: Tensor, calls: Mapping[Key, _Call]) 
     def noise(x: Tensor) -> Tensor:
         return torch.randn(x.shape, generator=generator).to(x)
 
-    # Weights that are all zero, such as those of a block's last norm before training, would hide
-    # the layers before them.
+    # Weights that are all zero, for example of a block's last norm before training, would hide the
+    # layers before them.
     zeros = {name: noise(p) for name, p in model.named_parameters() if not p.any()}
     try:
         with torch.enable_grad(), watch(model, after):
             pixels = images.clone().requires_grad_()
             logits = torch.func.functional_call(model, zeros, (pixels,))
             torch.autograd.grad((logits * noise(logits)).sum(), pixels)
-    except RuntimeError:  # not differentiable; a fault of the model itself shows up later too
+    except RuntimeError:  # not differentiable; other errors of the model are raised later too
         for call in calls.values():
             call.reached = (True, True)
 
@@ -236,7 +238,7 @@ def _find_reached(model: nn.Module, images: Tensor, calls: Mapping[Key, _Call]) 
 def _measure_alone(
     model: nn.Module, images: Tensor, calls: dict[Key, _Call], offsets: Sequence[Offset]
 ) -> None:
-    """The pass on the clean image: keeps every output, and measures every layer on the way."""
+    """Run the clean image, store every output, and measure the error of every layer alone."""
 
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         copies = iter([x.clone() for x in tensors_in([args, kwargs])])
@@ -248,15 +250,15 @@ def _measure_alone(
             return
         call.output = output.clone()
         layouts = [layout for layout in call.inputs if layout is not None]
-        if not call.can_be_judged or not layouts or len(layouts) < len(call.inputs):
+        if not call.is_measurable or not layouts or len(layouts) < len(call.inputs):
             return
 
         def error(offset: Offset) -> Split:
             assert call.layout is not None
             pairs = zip(layouts, tensors_in(given), strict=True)
             args, kwargs = with_tensors(given, iter([lay.shift(x, offset) for lay, x in pairs]))
-            answer = tensors_in(module(*args, **kwargs))[0]
-            return _split(call, answer, call.layout.shift(output, offset))
+            shifted = tensors_in(module(*args, **kwargs))[0]
+            return _split(call, shifted, call.layout.shift(output, offset))
 
         call.own = Split.mean([error(offset) for offset in offsets])
         if call.own.total > NEGLIGIBLE and _has_own_cause(key, calls):
@@ -269,16 +271,16 @@ def _measure_alone(
         model(images)
 
 
-def _split(call: _Call, answer: Tensor, expected: Tensor) -> Split:
-    """The relative error of an output, border and interior apart where it lies on one lattice."""
-    maps, unplaced = call.counted(answer - expected)
+def _split(call: _Call, shifted: Tensor, expected: Tensor) -> Split:
+    """Compute the relative error of an output, split into border and interior if it is a map."""
+    maps, unplaced = call.counted(shifted - expected)
     reference = float(call.flat(expected).square().sum()) or torch.finfo(expected.dtype).tiny
     width = frame_width(call.module, maps.shape[2:])
     return split(maps, float(unplaced.square().sum()), reference, width)
 
 
 def _has_own_cause(key: Key, calls: Mapping[Key, _Call]) -> bool:
-    """Whether a layer's error is not merely that of the layers inside it."""
+    """Return True if a layer's error exceeds the errors of the layers inside it."""
     name, call = key[0], calls[key]
     if not name or _is_leaf(call.module):
         return bool(name)
@@ -291,7 +293,7 @@ def _has_own_cause(key: Key, calls: Mapping[Key, _Call]) -> bool:
 
 
 def _steps(call: _Call) -> tuple[Offset, Offset]:
-    """A whole step of the coarsest lattice of a call, and of its input's."""
+    """Return an integer step of the coarsest grid of a call, and one of the input grid."""
     assert call.layout is not None
     (rows, columns), sizes = call.layout.image, [x.size for x in call.inputs if x and x.size]
     source = sizes[0] if sizes else (rows, columns)
@@ -303,17 +305,17 @@ def _steps(call: _Call) -> tuple[Offset, Offset]:
 def _measure_path(
     model: nn.Module, images: Tensor, calls: dict[Key, _Call], offset: Offset
 ) -> None:
-    """A pass on the shifted image: measures the whole path up to every layer."""
+    """Run the shifted image and measure the cumulative error of every layer."""
 
     def after(key: Key, module: nn.Module, given: None, output: Tensor) -> None:
         call = calls.get(key)
-        if call is None or call.output is None or not call.can_be_judged:
+        if call is None or call.output is None or not call.is_measurable:
             return
         if call.output.shape != output.shape:
             return
         assert call.layout is not None
         expected = call.layout.shift(call.output, offset)
-        if not key[0] and output.ndim == 2:  # logits: what all classes share decides nothing
+        if not key[0] and output.ndim == 2:  # logits: a constant added to all classes has no effect
             expected, output = (x - x.mean(1, keepdim=True) for x in (expected, output))
         error = call.flat(output) - call.flat(expected)
         norm = float(call.flat(expected).norm()) or torch.finfo(error.dtype).tiny
@@ -352,7 +354,7 @@ def _report(key: Key, call: _Call) -> LayerReport:
 
 
 def _uncalled(model: nn.Module, calls: Mapping[Key, _Call]) -> list[LayerReport]:
-    """Leaves that a forward pass leaves out, or whose work is done without calling them."""
+    """List the leaves that the forward pass does not call."""
     called = {name for name, _ in calls}
     return [
         LayerReport(name, type(module).__name__, _depth(name), leaf=True, note=UNCALLED)

@@ -1,10 +1,10 @@
-"""Where on the image each number inside a network lies, followed from the pixels op by op.
+"""Position on the image of each number inside a network, traced from the pixels op by op.
 
-The pixels of a batch lie on a lattice of cells. A view, a permutation, a slice or a concatenation
-moves the cells as it moves the numbers, so it is simply done to the cells too; a convolution or a
-pooling starts a new lattice, as coarse as its output; a sum over one cell keeps the cell, a sum
-over all of them leaves no place, and a product of two places (an attention matrix) has both. A
-shape never decides: a matrix of 32 x 32 channels has no place, however much it looks like an image.
+The pixels of a batch are on a grid of cells. A view, a permutation, a slice or a concatenation is
+applied to the cells as to the numbers. A convolution or a pooling starts a new grid, as coarse as
+its output. A sum over one cell keeps the cell, and a sum over all cells has no position. A product
+of two positions (an attention matrix) has both. Shapes are never used: a matrix of 32 x 32 channels
+has no position.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from shiftbench.auditing.calls import tensors_in
 from shiftbench.auditing.lattice import NOWHERE, Known, Place, Places, Size, join, raster
 
-# What only moves numbers; the first argument is the tensor, or a list of tensors.
+# Operators that only move numbers; the first argument is the tensor, or a list of tensors.
 MOVES = frozenset(
     {"view", "_unsafe_view", "reshape", "_reshape_copy", "permute", "transpose", "t", "expand"}
     | {"unsqueeze", "squeeze", "slice", "select", "split", "split_with_sizes", "unbind", "cat"}
     | {"stack", "roll", "flip", "rot90", "index", "index_select", "gather", "repeat", "unfold"}
     | {"pixel_shuffle", "pixel_unshuffle", "channel_shuffle"}
 )
-PADS = {  # and their modes
-    "pad": None,  # says it itself
+PADS = {  # with their modes
+    "pad": None,  # an argument of the call
     "constant_pad_nd": "constant",
     "reflection_pad2d": "reflect",
     "replication_pad2d": "replicate",
 }
-# What looks at neighbors in (B, C, rows, columns).
+# Operators on neighbors in (B, C, rows, columns).
 LOCAL = frozenset(
     {"convolution", "_convolution", "max_pool2d_with_indices", "avg_pool2d"}
     | {"_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest2d", "upsample_bilinear2d"}
     | {"upsample_bicubic2d", "_upsample_nearest_exact2d", "_upsample_bilinear2d_aa"}
     | {"_upsample_bicubic2d_aa"}
 )
-PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}  # of which arguments
+PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}  # argument indices
 REDUCTIONS = frozenset(
     {"mean", "sum", "amax", "amin", "max", "min", "median", "var", "var_mean", "std", "std_mean"}
     | {"linalg_vector_norm", "norm", "prod", "logsumexp", "argmax", "argmin"}
@@ -50,14 +50,14 @@ ATTENTION = "scaled_dot_product_attention"
 
 
 def merge(places: Sequence[Known], shape: Sequence[int]) -> Known:
-    """The places of numbers computed from several tensors, element by element."""
+    """Merge the positions of several tensors for an elementwise operator."""
     merged: list[Place] = []
     for known in places:
         for place in known or ():
             try:
                 place = Place(place.cells.expand(tuple(shape)), place.size)
             except RuntimeError:
-                return None  # not element by element after all
+                return None  # not elementwise
             for index, other in enumerate(merged):
                 if (both := _agree(other, place)) is not None:
                     merged[index] = both
@@ -66,12 +66,12 @@ def merge(places: Sequence[Known], shape: Sequence[int]) -> Known:
                 merged.append(place)
     if len(merged) > 2 or (not merged and any(known is None for known in places)):
         return None
-    # What could not be followed, added to a map of the same shape, lies on that map.
+    # A tensor of unknown position, added to a map of the same shape, has the positions of the map.
     return tuple(merged)
 
 
 def _agree(a: Place, b: Place) -> Place | None:
-    """One place for numbers that have two, where these are the same or one is nowhere."""
+    """Return one position for two that are equal or of which one is nowhere, otherwise None."""
     if a is b or (a.size == b.size and a.cells.data_ptr() == b.cells.data_ptr()):
         return a
     if a.size != b.size:
@@ -81,8 +81,8 @@ def _agree(a: Place, b: Place) -> Place | None:
             return None
         a, b = fine.coarser(factor), coarse
         if fine.is_complete() and _same(a, b):
-            return fine  # cells that were spread over a finer map lie on it
-        # Otherwise a strided slice of the finer map is meant, and meets a coarser one.
+            return fine  # cells that were repeated on a finer map are on that map
+        # Otherwise a strided slice of the finer map is combined with a coarser map.
     return Place(torch.maximum(a.cells, b.cells), a.size) if _same(a, b) else None
 
 
@@ -92,13 +92,13 @@ def _same(a: Place, b: Place) -> bool:
 
 
 def summed(places: Known, axes: Sequence[int]) -> Known:
-    """The places of sums over `axes`, which keep length 1."""
+    """Return the positions of sums over `axes`, which keep length 1."""
     kept, spread = _summands(places, axes)
     return kept or spread
 
 
 def _summands(places: Known, axes: Sequence[int]) -> tuple[Places, Known]:
-    """The places that do not change along `axes`, and what becomes of those that do."""
+    """Return the positions that are constant along `axes`, and the sums of the others."""
     if places is None:
         return (), None
     kept: list[Place] = []
@@ -116,7 +116,7 @@ def _summands(places: Known, axes: Sequence[int]) -> tuple[Places, Known]:
 
 
 def _enclosing(place: Place, axes: Sequence[int]) -> Known:
-    """The finest cell that encloses each sum over `axes`; no place for sums over whole images."""
+    """Return the finest cell that encloses each sum over `axes`; no position for entire images."""
     cells = place.cells
     for axis in axes:
         if cells.stride(axis) == 0:
@@ -147,10 +147,10 @@ def _enclosing(place: Place, axes: Sequence[int]) -> Known:
 
 
 def _product(a: Known, b: Known, shape: Sequence[int]) -> Known:
-    """The places of a matrix product, whose sums run along the rows of `a` and columns of `b`."""
+    """Return the positions of a matrix product, which sums rows of `a` and columns of `b`."""
     (rows, row_sums), (columns, column_sums) = _summands(a, [-1]), _summands(b, [-2])
     if rows or columns:
-        # A token that looks at others (a row of attention) stays where it is, not where it looks.
+        # A token that attends to others (a row of attention) keeps its own position.
         return merge([rows, columns], shape)
     if row_sums is None or column_sums is None:
         return None
@@ -158,7 +158,7 @@ def _product(a: Known, b: Known, shape: Sequence[int]) -> Known:
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, follows the places of every tensor computed from `images`.
+    """Mode that traces the positions of every tensor computed from `images`.
 
     Enter it under `torch.inference_mode`: autograd would hide views behind copies of themselves.
     """
@@ -170,11 +170,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.put(images, (raster(images.shape, 2, 3, images.device),))
 
     def get(self, x: Tensor) -> Known:
-        """The places of a tensor; weights and constants have none."""
+        """Return the positions of a tensor; weights and constants have none."""
         return self._known.get(x, ())
 
     def carry_over(self, source: Tensor, target: Tensor) -> None:
-        """Says that a target of unknown place is arranged as its source, perhaps more coarsely."""
+        """Copy the layout of the source to a target of unknown position, perhaps coarser."""
         places = self.get(source)
         if not places or len(places) > 1 or self.get(target) is not None:
             return
@@ -190,7 +190,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.put(target, (raster(target.shape, axes[1], axes[2], target.device),))
 
     def put(self, x: Tensor, places: Known) -> None:
-        """Says where a tensor lies."""
+        """Store the positions of a tensor."""
         self._known[x] = places
 
     def __torch_dispatch__(
@@ -223,7 +223,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any],
         outputs: list[Tensor],
     ) -> Sequence[Known]:
-        """The places of each output of an operator."""
+        """Return the positions of each output of an operator."""
         given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
         shapes = [output.shape for output in outputs]
         if name in MOVES:
@@ -240,7 +240,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return [merge([summed(self.get(args[0]), [-1])], shapes[0])]
         if name in REDUCTIONS:
             return [_reduced(self.get(args[0]), given.get("dim"), shape) for shape in shapes]
-        if "empty" in name:  # filled later, perhaps by means that are not traced
+        if "empty" in name:  # filled later, possibly by untraced operators
             return [None] * len(outputs)
         if name.startswith("new_") or name.endswith("_like"):
             return [()] * len(outputs)
@@ -250,7 +250,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _moved(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: int
     ) -> Sequence[Known]:
-        """Does to the cells what was done to the numbers."""
+        """Apply an operator that moves numbers to the cells."""
         listed = isinstance(args[0], list | tuple)
         tensors = tensors_in(args[0])
         known = [self.get(x) for x in tensors]
@@ -260,7 +260,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             sizes = {part.size for part in parts if part is not None}
             if len(sizes) > 1:
                 return [None] * outputs
-            # Laid out as the numbers are, or a view of them need not be one of the cells.
+            # Same memory layout as the numbers, so that a view of them is a view of the cells.
             cells = [
                 torch.zeros_like(x, dtype=torch.int32)
                 if part is None
@@ -275,7 +275,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [tuple(place for place in places if bool(place.cells.any())) for places in moved]
 
     def _local(self, places: Known, shape: Sequence[int]) -> Known:
-        """A new lattice as coarse as the output, where the input is a map of the image."""
+        """Return a new grid as coarse as the output, if the input is a map of the image."""
         if tuple(shape[2:]) == (1, 1):
             return ()
         if not places:
@@ -286,15 +286,15 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (raster(shape, 2, 3, device),) if self._fits(shape, 2, 3) else None
 
     def _fits(self, shape: Sequence[int], rows_axis: int, columns_axis: int) -> bool:
-        """Whether a map has the image's proportions."""
+        """Return True if a map has the image's proportions."""
         return shape[rows_axis] * self.image[1] == shape[columns_axis] * self.image[0]
 
 
 def _padded(places: Known, pad: Sequence[int], mode: str) -> Known:
-    """Padding repeats cells, or adds numbers without a place."""
+    """Pad the cells: padding repeats cells, or adds numbers without a position."""
     if places is None:
         return None
-    # Only floating-point images can be reflected; these whole numbers are exact there.
+    # Only floating-point images can be reflected; these integers are exact in float64.
     return tuple(
         Place(F.pad(place.cells.double(), list(pad), mode=mode).to(torch.int32), place.size)
         for place in places
@@ -311,7 +311,7 @@ def _reduced(places: Known, dim: Any, shape: Sequence[int]) -> Known:
 
 
 def _is_map(place: Place) -> bool:
-    """Whether rows lie along axis 2 and columns along axis 3, of all channels alike."""
+    """Return True if rows are on axis 2 and columns on axis 3, for all channels."""
     cells = place.cells
     if cells.ndim != 4 or place.varies(1):
         return False

@@ -179,10 +179,10 @@ class DeadEnds(nn.Module):
 
 def test_what_could_not_be_judged_is_listed_with_the_reason() -> None:
     report = audit(DeadEnds().double().eval(), images())
-    assert report.unjudged() == {UNREACHED: ["aside"], UNKNOWN: ["spectral"], UNCALLED: ["idle"]}
+    assert report.unmeasured() == {UNREACHED: ["aside"], UNKNOWN: ["spectral"], UNCALLED: ["idle"]}
     assert {layer.name for layer in report.breakers()}.isdisjoint({"aside", "spectral", "idle"})
     assert report.whole.name == ""
-    assert f"Not judged, {UNCALLED}: idle." in report.summary()
+    assert f"Not measured, {UNCALLED}: idle." in report.summary()
 
 
 def test_zero_initialized_weights_hide_no_layer() -> None:
@@ -191,7 +191,7 @@ def test_zero_initialized_weights_hide_no_layer() -> None:
     nn.init.zeros_(model.fc.weight)
     assert not model.layer1[0].bn2.weight.any()
     report = audit(model.eval(), images(32, 32).float())
-    assert UNREACHED not in report.unjudged()
+    assert UNREACHED not in report.unmeasured()
     assert "layer1.0.conv1" in {layer.name for layer in report.breakers()}
     assert not model.layer1[0].bn2.weight.any()  # the model is left as it was
 
