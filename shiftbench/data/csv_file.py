@@ -19,17 +19,17 @@ from shiftbench.data.labels import MAP_HINT, class_indices, names_by_index
 from shiftbench.errors import DataError, UsageError, reason
 
 COLUMNS = ("path", "label")
-USUAL = "images"  # a table of this name is called by its folder
+USUAL = "images"  # the name of such a table is that of its folder
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?", re.ASCII)
 
 
 def load_csv(request: DataRequest) -> FileSet:
-    """Reads the table; labels that are names count in alphabetical order, as folders do."""
+    """Read the table; class names are numbered in alphabetical order, as for folders."""
     if request.path is None:
         raise UsageError("data 'csv' needs a table: write it as csv:FILE.csv")
     if request.split not in (None, ALL):
         raise UsageError(
-            f"a table has no splits, got {request.split!r}: give the table of that one"
+            f"a table has no splits, got {request.split!r}: pass the table of that split"
         )
     table = request.path
     rows = _rows(table)
@@ -40,7 +40,7 @@ def load_csv(request: DataRequest) -> FileSet:
     missing = [key for key in keys if not (table.parent / key).is_file()]
     if missing:
         raise DataError(
-            f"{len(missing)} of {len(keys)} images of {table} are not there, such as {missing[0]}: "
+            f"{len(missing)} of {len(keys)} images of {table} are missing, such as {missing[0]}: "
             "paths start from the folder of the table"
         )
     own = table.resolve()
@@ -60,11 +60,13 @@ def load_csv(request: DataRequest) -> FileSet:
 
 
 def _whole(label: str) -> str:
-    """A number without sign and fraction, as in the columns of floats that pandas writes."""
+    """Return a number without sign and fraction, for columns of floats that pandas writes."""
     if not NUMBER.fullmatch(label):
         return label
     if float(label) < 0 or float(label) % 1:
-        raise UsageError(f"expected whole numbers from 0 for labels, got {label}: or {MAP_HINT}")
+        raise UsageError(
+            f"expected integers from 0 for labels, got {label}. Correct them, or {MAP_HINT}"
+        )
     return str(int(float(label)))
 
 

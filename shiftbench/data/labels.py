@@ -18,16 +18,19 @@ from shiftbench.errors import DataError, UsageError, reason
 log = logging.getLogger(__name__)
 
 NUMBER = re.compile(r"\d+")
-MAP_HINT = 'give --class-map FILE (JSON such as {"cat": 0, "dog": 1}, or CSV)'
+MAP_HINT = 'pass --class-map FILE (JSON such as {"cat": 0, "dog": 1}, or CSV)'
 
 
 def class_indices(
     labels: Iterable[str], *, what: str, by_name: bool = False
 ) -> tuple[dict[str, int], bool]:
-    """The index of every label, in the order of the indices, and whether only names gave it.
+    """Assign an index to every label: integers are indices, unless `by_name`.
 
-    Integers are indices, unless `by_name`. Names count in alphabetical order, which is the custom
-    of torchvision's ImageFolder, and so of most training scripts. `what`: a label, in errors.
+    Names are numbered in alphabetical order, like torchvision's ImageFolder and therefore most
+    training scripts. `what` names a label in errors.
+
+    Returns:
+        The index of every label, in the order of the indices, and True if the labels were names.
 
     >>> class_indices(["10", "2"], what="label")
     ({'2': 2, '10': 10}, False)
@@ -47,7 +50,7 @@ def class_indices(
 
 
 def names_by_index(indices: Mapping[str, int]) -> list[str]:
-    """The name of every class; those between that have none are called by their index."""
+    """Return the name of every class; an index without a name is its own name."""
     names = numbered(max(indices.values()) + 1)
     for name, index in indices.items():
         names[index] = name
@@ -55,7 +58,7 @@ def names_by_index(indices: Mapping[str, int]) -> list[str]:
 
 
 def read_class_map(path: Path) -> dict[str, int]:
-    """Reads class name -> class index: a JSON object, a JSON list of names, or CSV rows."""
+    """Read class name -> class index: a JSON object, a JSON list of names, or CSV rows."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         rows = list(csv.reader(text.splitlines())) if path.suffix == ".csv" else _json_rows(text)
@@ -80,11 +83,9 @@ def _json_rows(text: str) -> list[list[Any]]:
 
 
 def mapped(dataset: ImageSet, class_map: Path) -> ImageSet:
-    """The data set with the class indices that a file gives its class names."""
+    """Return the data set with the class indices of a class map."""
     if isinstance(dataset, RenderedSet):
-        raise UsageError(
-            f"the classes of {dataset.name} have fixed indices: leave the class map out"
-        )
+        raise UsageError(f"the classes of {dataset.name} have fixed indices: remove --class-map")
     indices = read_class_map(class_map)
     names = {dataset.class_names[label] for label in dataset.labels}
     missing = sorted(names - set(indices))
@@ -99,10 +100,9 @@ def mapped(dataset: ImageSet, class_map: Path) -> ImageSet:
 def relabeled(dataset: ImageSet, num_classes: int, class_names: Sequence[str] = ()) -> ImageSet:
     """Return the data set with the class indices of a model of `num_classes` logits.
 
-    Sets whose classes are indices do not change, folders named by integers aside: these are matched
-    by name if every folder is a class name of the model. Where the model has `class_names`, classes
-    are matched by name. Where it has none, the order of the set applies if the number of classes
-    agrees.
+    Sets whose classes are indices do not change. Exception: folders named by integers are matched
+    by name if every folder is a class name of the model. If the model has `class_names`, classes
+    are matched by name. Otherwise the order of the set applies if the number of classes is equal.
 
     Raises:
         UsageError: The classes of the set cannot be assigned to those of the model.
@@ -123,18 +123,18 @@ def relabeled(dataset: ImageSet, num_classes: int, class_names: Sequence[str] = 
             return _renumbered(dataset, indices, class_names)
         if not _agree(names, class_names):
             raise UsageError(
-                f"{strangers[0]!r} of {dataset.name} is not one class of the model, which calls "
-                f"its classes {_some(class_names)}: {MAP_HINT}, or use imagenet:PATH for wnid "
+                f"{strangers[0]!r} of {dataset.name} is not one class of the model, whose "
+                f"classes are {_some(class_names)}: {MAP_HINT}, or use imagenet:PATH for wnid "
                 "folders"
             )
     elif num_classes != len(names):
         raise UsageError(
-            f"the model answers with {num_classes} classes and {dataset.name} has {len(names)} "
-            f"({_some(names)}): {MAP_HINT} to say which class each of them is, or use "
+            f"the model predicts {num_classes} classes and {dataset.name} has {len(names)} "
+            f"({_some(names)}): {MAP_HINT} to assign each of them to a class of the model, or use "
             "imagenet:PATH for wnid folders"
         )
     else:
-        _warn_of_order(dataset.name, names)
+        _warn_about_order(dataset.name, names)
     return dataset
 
 
@@ -156,7 +156,7 @@ def _numbered_folders(dataset: ImageSet, num_classes: int, class_names: Sequence
         raise UsageError(
             f"cannot decide the class order of {dataset.name}: its {num_classes} folders are "
             f"{_some(names, 12)} by number and {_some(by_name, 12)} in alphabetical order "
-            f"(torchvision's ImageFolder), and the model has no class names. Give --class-map "
+            f"(torchvision's ImageFolder), and the model has no class names. Pass --class-map "
             f"FILE, a JSON list of the folders in the order of the model: "
             f"{json.dumps(names[:3])[:-1]}, ...]"
         )
@@ -164,7 +164,7 @@ def _numbered_folders(dataset: ImageSet, num_classes: int, class_names: Sequence
 
 
 def _agree(names: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether two lists of names are one order in two spellings, as those of ImageNet often are."""
+    """Return True if two lists of names have the same order in two spellings, as for ImageNet."""
     same = sum(_first(a) == _first(b) for a, b in zip(names, others, strict=False))
     return len(names) == len(others) and same >= 0.98 * len(names)
 
@@ -173,14 +173,14 @@ def _first(name: str) -> str:
     return name.split(",")[0].casefold().replace("_", " ")
 
 
-def _warn_of_order(dataset: str, names: Sequence[str]) -> None:
-    """Says where classes such as class0 ... class11 do not count by their numbers."""
-    alike = len({NUMBER.sub("", name) for name in names}) == 1
+def _warn_about_order(dataset: str, names: Sequence[str]) -> None:
+    """Warn if classes such as class0 ... class11 are not in the order of their numbers."""
+    same_text = len({NUMBER.sub("", name) for name in names}) == 1
     by_number = sorted(names, key=lambda name: [int(digits) for digits in NUMBER.findall(name)])
-    if alike and sorted(names) == list(names) != by_number:
+    if same_text and sorted(names) == list(names) != by_number:
         log.warning(
-            "the classes of %s count in alphabetical order (%s), not by their numbers (%s): if the "
-            "model counts otherwise, give --class-map FILE",
+            "the classes of %s are in alphabetical order (%s), not in numeric order (%s): if the "
+            "model has another order, pass --class-map FILE",
             *(dataset, ", ".join(names[:3]), ", ".join(by_number[:3])),
         )
 

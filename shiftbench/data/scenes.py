@@ -1,9 +1,9 @@
-"""`scenes`: an embedded, procedural data set that is rendered from any camera position.
+"""Embedded, procedural data set `scenes` that is rendered from any camera position.
 
 Every image is a function of (seed, split, index, camera offset) and needs no file. A scene is a
-continuous picture: a textured background, soft distractors, and one labeled object whose class
-is its outline together with its weave, a fine structure of about three to five pixels that a
-stride of two already under-samples.
+continuous image: a textured background, soft distractors, and one labeled object. The class of the
+object is its outline together with its weave, a fine structure of about three to five pixels that a
+stride of two under-samples.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from shiftbench.scenes.sensor import CameraViews
 
 SPLITS = {"train": 20_000, "val": 2_000, "test": 120}  # default number of images
-VERSION = 2  # part of the digests; changes whenever any pixel of any scene does
+VERSION = 2  # included in the digests; changes with any pixel of any scene
 
 
 class Scenes(ImageSet):
-    """The images of one split, which are rendered again from any offset."""
+    """Images of one split, which can be rendered again from any offset."""
 
     def __init__(
         self, split: str = "test", size: int | None = None, *, seed: int = 0, view: int = 64
     ) -> None:
-        """Describes a split; nothing is rendered yet.
+        """Describe a split; nothing is rendered yet.
 
         Args:
             split: `train`, `val` or `test`; no scene is in two of them.
             size: Number of images; the first n are the same scenes whatever the size.
-            seed: Another seed is another world.
+            seed: Seed of the scenes.
             view: Side in pixels of the images that indexing yields.
         """
         if split not in SPLITS:
@@ -54,21 +54,21 @@ class Scenes(ImageSet):
         if size is not None and size < 1:
             raise UsageError(f"scenes needs a size of at least 1 image, got {size}")
         count = SPLITS[split] if size is None else size
-        # Classes take turns, so that any leading part of a split is balanced.
+        # Classes alternate, so that the first n images of a split are balanced.
         labels = [index % len(CLASS_NAMES) for index in range(count)]
         super().__init__("scenes", split, numbered_keys(split, count), labels, CLASS_NAMES)
         self.seed = seed
         self.view = view
 
     def image(self, index: int) -> Image.Image:
-        """Renders a scene from the unmoved camera."""
+        """Render a scene without a camera offset."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         pixels = self.render([index], self.view)[0].permute(1, 2, 0)  # (H, W, 3)
         return Image.fromarray(pixels.numpy())
 
     def has_size(self, side: int) -> bool:
-        """Never: scenes are rendered at whatever size is asked for, with what lies around."""
+        """Return False: scenes are rendered at any size, with a margin."""
         return False
 
     def digest(self, index: int) -> int:
@@ -78,11 +78,11 @@ class Scenes(ImageSet):
     def render(
         self, indices: Sequence[int], view: int, margin: int = 0, offset: Offset = ORIGIN
     ) -> Tensor:
-        """The scenes seen from `offset` pixels of a view of `view` pixels.
+        """Render scenes for a camera at an offset (pixels of a view of `view` pixels).
 
         Returns:
-            uint8 (B, 3, view + 2 margin, view + 2 margin). More pixels see the same part of the
-            world more finely; a margin shows what lies around it.
+            uint8 (B, 3, view + 2 margin, view + 2 margin). A larger view shows the same content
+            at a higher resolution. A margin shows the surroundings.
         """
         from shiftbench.scenes import sensor  # imports torch
 
@@ -92,7 +92,7 @@ class Scenes(ImageSet):
     def views(
         self, indices: Sequence[int], view: int, reach: int = 1, wider: int = 0
     ) -> CameraViews:
-        """Prepares a batch for many offsets; those up to `reach` pixels share their renderings.
+        """Prepare a batch for many offsets; those up to `reach` pixels share their renderings.
 
         Each view shows `wider` pixels more on each side.
         """
@@ -103,7 +103,7 @@ class Scenes(ImageSet):
 
 def _load(request: DataRequest) -> Scenes:
     if request.path is not None:
-        raise UsageError(f"scenes has no files: write scenes, without ':{request.path}'")
+        raise UsageError(f"dataset scenes has no files: write scenes, without ':{request.path}'")
     return Scenes(request.split or "test")
 
 

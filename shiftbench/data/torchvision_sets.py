@@ -37,12 +37,12 @@ def _splits(*names: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Entry:
-    """How torchvision spells a data set."""
+    """Class and arguments of a data set in torchvision."""
 
     name: str
     kind: str  # the class in torchvision.datasets
     splits: Mapping[str, Mapping[str, Any]]  # split -> constructor arguments; the first is default
-    checked: bool = False  # torchvision refuses files of another content whenever it opens them
+    checked: bool = False  # torchvision compares the checksums of files whenever it opens them
 
 
 ENTRIES = (
@@ -70,13 +70,13 @@ ENTRIES = (
 
 @dataclass(frozen=True, eq=False)
 class TorchvisionSet(ImageSet):
-    """A torchvision data set; an image's key is its number, as torchvision fixes the order."""
+    """A torchvision data set; the key of an image is its index in torchvision's order."""
 
     data: Any  # the torchvision data set itself
     checked: bool = False  # see `Entry`
 
     def image(self, index: int) -> Image:
-        """As torchvision decodes it."""
+        """Return an image as torchvision decodes it."""
         try:
             return to_rgb(self.data[index][0])
         except (OSError, SyntaxError, ValueError) as error:
@@ -84,13 +84,13 @@ class TorchvisionSet(ImageSet):
 
     @property
     def _pixels(self) -> NDArray[np.uint8] | None:
-        """Every image at once, in sets that are held in memory."""
+        """All images of a data set in memory."""
         pixels = getattr(self.data, "data", None)
         return None if pixels is None else np.asarray(pixels)
 
     @property
     def _files(self) -> Sequence[Path]:
-        """One file per image, in sets that are read from them; torchvision has several words."""
+        """One file per image, for data sets that read files; torchvision has several attributes."""
         for attribute in ("_samples", "samples", "_image_files", "_images"):
             files = getattr(self.data, attribute, None)
             if files is not None:
@@ -98,7 +98,7 @@ class TorchvisionSet(ImageSet):
         return ()
 
     def has_size(self, side: int) -> bool:
-        """By the headers of files; images that are held in memory are all as large as the first."""
+        """Return True if some image has this side, by file headers or the first image in memory."""
         if self._pixels is None:
             return all_sized(self._files, side)
         return self.image(0).size == (side, side)
@@ -112,9 +112,9 @@ class TorchvisionSet(ImageSet):
 
 
 def torchvision_set(name: str, split: str, data: Any, *, checked: bool = False) -> TorchvisionSet:
-    """A torchvision data set as an `ImageSet`."""
+    """Wrap a torchvision data set as an `ImageSet`."""
     labels = _labels(data)
-    # Imagenette is known by its wnids, as its folders are: descriptions of a class differ.
+    # Imagenette is identified by its wnids, like its folders: descriptions of a class differ.
     names = getattr(data, "wnids", None) or getattr(data, "classes", None)
     words = [n if isinstance(n, str) else ", ".join(n) for n in names or ()]
     return TorchvisionSet(
@@ -130,24 +130,24 @@ def torchvision_set(name: str, split: str, data: Any, *, checked: bool = False) 
 
 
 def _labels(data: Any) -> list[int]:
-    """Labels without decoding, from wherever this kind of set keeps them."""
+    """Return the labels without decoding, from the attribute that the data set has."""
     for attribute in ("targets", "labels", "_labels"):
         if hasattr(data, attribute):
             return [int(label) for label in getattr(data, attribute)]
     for attribute in ("_samples", "samples", "_image_files"):
         if hasattr(data, attribute):
             return [int(label) for _, label in getattr(data, attribute)]
-    raise AssertionError(f"{type(data).__name__} keeps its labels in an unknown place")
+    raise AssertionError(f"{type(data).__name__} has its labels in an unknown attribute")
 
 
 def default_root() -> Path:
-    """Where data sets live when the user names no folder: `$SHIFTBENCH_DATA`, or a cache."""
+    """Return the default folder of data sets: `$SHIFTBENCH_DATA`, or a cache."""
     place = os.environ.get("SHIFTBENCH_DATA")
     return Path(place).expanduser() if place else cache_folder() / "data"
 
 
 def load_torchvision(entry: Entry, request: DataRequest) -> TorchvisionSet:
-    """Opens a torchvision data set; the network is used only when the request allows it."""
+    """Open a torchvision data set; the network is used only if the request allows it."""
     from torchvision import datasets
 
     split = request.split or next(iter(entry.splits))
@@ -159,14 +159,14 @@ def load_torchvision(entry: Entry, request: DataRequest) -> TorchvisionSet:
     try:
         kind = getattr(datasets, entry.kind)
         data = kind(str(root), download=request.download, **entry.splits[split])
-    except Exception as error:  # sources differ in what they raise for absent or corrupt files
+    except Exception as error:  # the exceptions for absent or corrupt files differ between sources
         cause = error if isinstance(error, ImportError) else error.__context__
         if isinstance(cause, ImportError):
             raise DataError(f"{entry.name} needs a package that is absent: {cause}") from error
         if request.download:
             raise DataError(
-                f"could not download {entry.name} ({first_line(error)}): fetch it by hand and give "
-                f"its folder as {entry.name}:ROOT"
+                f"could not download {entry.name} ({first_line(error)}): download it manually "
+                f"and pass its folder as {entry.name}:ROOT"
             ) from error
         folder = root / str(getattr(getattr(datasets, entry.kind), "base_folder", "no such folder"))
         if folder.is_dir():
@@ -176,7 +176,7 @@ def load_torchvision(entry: Entry, request: DataRequest) -> TorchvisionSet:
             ) from error
         raise DataError(
             f"{entry.name} is not in {root} as torchvision expects it: allow the download "
-            f"(--download), or give its folder as {entry.name}:ROOT"
+            f"(--download), or pass its folder as {entry.name}:ROOT"
         ) from error
     return torchvision_set(entry.name, split, data, checked=entry.checked)
 

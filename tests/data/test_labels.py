@@ -128,7 +128,7 @@ def test_broken_class_maps(content: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "map.json").write_text(content)
     with pytest.raises(DataError, match=words):
         load_dataset(as_folder(tmp_path / "pets"), class_map=tmp_path / "map.json")
-    with pytest.raises(UsageError, match="scenes have fixed indices: leave the class map out"):
+    with pytest.raises(UsageError, match="scenes have fixed indices: remove --class-map"):
         load_dataset("scenes", class_map=tmp_path / "map.json")
 
 
@@ -182,7 +182,7 @@ def test_folders_whose_numbers_are_not_their_order_get_a_hint(
         relabeled(data, 12, names)
         assert not caplog.text
         relabeled(data, 12)
-    words = r"alphabetical order (class0, class1, class10), not by their numbers"
+    words = r"alphabetical order (class0, class1, class10), not in numeric order"
     assert words in caplog.text
     caplog.clear()
     for index in range(10, 12):

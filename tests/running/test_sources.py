@@ -60,7 +60,7 @@ def test_folder_names_are_matched_with_class_names(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'blue' of paint is not one class of the model"):
         run(red_or_blue("rouge", "bleu"), data, QUICK, tmp_path, execution=CPU)
     three = load_dataset(f"folder:{paint(folder, green='green')}")
-    with pytest.raises(UsageError, match=r"answers with 2 classes and paint has 3 \(blue"):
+    with pytest.raises(UsageError, match=r"predicts 2 classes and paint has 3 \(blue"):
         run(red_or_blue(), three, QUICK, tmp_path, execution=CPU)
 
 
