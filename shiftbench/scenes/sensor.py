@@ -1,11 +1,13 @@
-"""The camera of `scenes`: a square sensor whose pixels integrate over their area.
+"""Camera of `scenes`: a square sensor whose pixels integrate over their area.
 
-A pixel's value is the mean of the scene over the pixel's square, by the 2 x 2 Gauss-Legendre rule
-(exact for cubics; the scene is smooth on the scale of a pixel of the 64-pixel view), clipped and
-rounded to 8 bits. Positions are exact: offsets are read as fractions, whole pixels are counted in
-integers, and every two-dimensional operation is either correctly rounded by itself (float32) or
-in float64 with errors far below a gray level. So the pixel at p seen from offset n + f is the
-very pixel p + n seen from f, and a camera that moved by whole pixels sees a crop, bit for bit.
+A pixel's value is the mean of the scene over the pixel's square, by the 2 x 2 Gauss-Legendre rule,
+clipped and rounded to 8 bits. The rule is exact for cubics, and the scene is smooth on the scale of
+a pixel of the 64-pixel view.
+
+Positions are exact: offsets are split into an integer number of pixels and a phase. Every
+two-dimensional operation is either correctly rounded (float32), or in float64 with errors far below
+a gray level. So the pixel at p from offset n + f equals the pixel at p + n from offset f, and an
+integer camera shift equals a crop, bit for bit.
 """
 
 from __future__ import annotations
@@ -33,25 +35,25 @@ from shiftbench.scenes.world import (
 )
 
 NODES = np.array([-0.5, 0.5]) / math.sqrt(3)  # Gauss-Legendre, in pixels from the center
-CHUNK = 32  # images evaluated together: enough to hide the cost of a call, few enough for the cache
+CHUNK = 32  # images evaluated together: hides the cost of a call and fits the cache
 
 
 def split_offset(offset: float) -> tuple[int, float]:
-    """Whole pixels and the phase in [0, 1), exact for every offset of a grid."""
+    """Split an offset into integer pixels and the phase in [0, 1), exact for every grid."""
     exact = Fraction(offset).limit_denominator(MAX_DENOMINATOR)
     whole = math.floor(exact)
     return whole, float(exact - whole)
 
 
 def _axis(view: int, margin: int, offset: float) -> Floats:
-    """World coordinate of every node along one axis, (nodes, pixels)."""
+    """Return the world coordinate of every node along one axis, (nodes, pixels)."""
     whole, phase = split_offset(offset)
     pixels = np.arange(-margin, view + margin) + whole
     return (pixels + (0.5 + phase - view / 2 + NODES)[:, None]) / view
 
 
 def _ripple_axis(ripples: Ripples, axis: int, at: Floats) -> tuple[Tensor, Tensor]:
-    """Cosine and sine factors of each ripple along one axis, averaged over a pixel: (B, K, n)."""
+    """Return cosine and sine factors (B, K, n) of each ripple, averaged over a pixel."""
     frequency = ripples.frequency[:, :, axis, None, None]
     phase = ripples.phase[:, :, None, None] * axis  # cos(a + b): the phase goes with b
     turn = torch.from_numpy(2 * np.pi * (frequency * at + phase))
@@ -66,7 +68,7 @@ def _ripple_axis(ripples: Ripples, axis: int, at: Floats) -> tuple[Tensor, Tenso
 
 
 def _background(world: World, ys: Floats, xs: Floats) -> Tensor:
-    """Ground and ripples, float32 (B, 3, H, W): a plane wave under a Gaussian is separable."""
+    """Render background and ripples, float32 (B, 3, H, W); a windowed plane wave is separable."""
     cos_y, sin_y = _ripple_axis(world.ripples, 0, ys)
     cos_x, sin_x = _ripple_axis(world.ripples, 1, xs)
     color = torch.from_numpy(world.ripples.color).transpose(1, 2)[..., None]  # (B, 3, K, 1)
@@ -79,7 +81,7 @@ def _background(world: World, ys: Floats, xs: Floats) -> Tensor:
 def _turned(
     y: Floats, x: Floats, angle: Floats, scale: Floats, shift: Floats | None = None
 ) -> list[Tensor]:
-    """The axes (u, v) of an object as float32 fields (B, nodes, H, nodes, W)."""
+    """Return the axes (u, v) of an object as float32 fields (B, nodes, H, nodes, W)."""
     shift = np.zeros((len(angle), 2)) if shift is None else shift
     cos, sin = (f(angle)[:, None, None] for f in (np.cos, np.sin))
     axes = []
@@ -92,7 +94,7 @@ def _turned(
 
 
 def _object(world: World, ys: Floats, xs: Floats) -> tuple[Tensor, Tensor]:
-    """Coverage of each pixel by the object, and coverage times weave: float32 (B, H, W)."""
+    """Return the coverage of pixels by the object, and coverage times weave: float32 (B, H, W)."""
     y = ys - world.center[:, 0, None, None]
     x = xs - world.center[:, 1, None, None]
     weave_names, outline_names = zip(*(CLASSES[label] for label in world.label), strict=True)
@@ -112,13 +114,13 @@ def _object(world: World, ys: Floats, xs: Floats) -> tuple[Tensor, Tensor]:
 
 
 def _groups(names: Sequence[str]) -> list[tuple[str, NDArray[np.intp]]]:
-    """Each name with the rows that carry it."""
+    """Return each name with the rows that have it."""
     column = np.asarray(names)
     return [(str(name), np.flatnonzero(column == name)) for name in np.unique(column)]
 
 
 def _over_nodes(field: Tensor) -> Tensor:
-    """Mean over the nodes of a pixel, added in a fixed order: (B, 2, H, 2, W) -> (B, H, W)."""
+    """Average the nodes of a pixel in a fixed order: (B, 2, H, 2, W) -> (B, H, W)."""
     return (field[:, 0, :, 0] + field[:, 1, :, 0] + field[:, 0, :, 1] + field[:, 1, :, 1]) * 0.25
 
 
@@ -129,7 +131,7 @@ def _take(world: World, rows: NDArray[np.intp]) -> World:
 
 
 def render(world: World, view: int, margin: int, offset: Offset) -> Tensor:
-    """The scenes seen from `offset` pixels: uint8 (B, 3, view + 2 margin, view + 2 margin)."""
+    """Render the scenes at `offset` pixels: uint8 (B, 3, view + 2 margin, view + 2 margin)."""
     ys, xs = _axis(view, margin, offset.dy), _axis(view, margin, offset.dx)
     side = view + 2 * margin
     images = torch.empty((len(world), 3, side, side), dtype=torch.uint8)
@@ -149,10 +151,10 @@ def render(world: World, view: int, margin: int, offset: Offset) -> Tensor:
 
 
 class CameraViews:
-    """A batch seen from many offsets: each sub-pixel phase is rendered once, the rest is cropping.
+    """Views of a batch at many offsets: each sub-pixel phase is rendered once and cropped.
 
-    The 169 offsets of a grid with steps of a sixth have only 36 phases. Only the rows that are
-    asked for are rendered, so a search that drops broken images pays for the others alone.
+    The 169 offsets of a grid with steps of 1/6 have only 36 phases. Only requested rows are
+    rendered, so a search that drops misclassified images renders the others alone.
     """
 
     def __init__(self, world: World, view: int, reach: int, wider: int = 0) -> None:
@@ -160,17 +162,17 @@ class CameraViews:
         self._view = view
         self._wider = wider
         self._margin = reach + wider
-        self._phases: dict[Offset, tuple[Tensor, Tensor]] = {}  # canvases and which are rendered
+        self._phases: dict[Offset, tuple[Tensor, Tensor]] = {}  # canvas, rendered rows
 
     def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
-        """Returns uint8 (B, 3, side, side), equal to `render` at `offset`, bit for bit.
+        """Return uint8 (B, 3, side, side), equal to `render` at `offset`, bit for bit.
 
         The side is the view with `wider` pixels more on each side.
         """
         wanted = torch.arange(len(self._world)) if rows is None else rows.cpu()
         (down, phase_y), (right, phase_x) = split_offset(offset.dy), split_offset(offset.dx)
         needed = max(abs(down), abs(right)) + self._wider
-        if needed > self._margin:  # an offset further out than any before: render more at once
+        if needed > self._margin:  # larger offset than before: render a larger canvas
             self._margin = needed
             self._phases.clear()
         canvases = self._canvases(Offset(phase_y, phase_x), wanted)

@@ -1,8 +1,8 @@
-"""The world of `scenes`: what stands where, drawn from (seed, split, index) and nothing else.
+"""Content of `scenes`, drawn from (seed, split, index) alone.
 
-Lengths are in windows: the view of the unmoved camera is the square [-1/2, 1/2] x [-1/2, 1/2]
-of an unbounded world, whatever the number of pixels that look at it. Periods and radii are
-therefore written as pixels of a 64-pixel view over 64.
+Lengths are in windows: the view at offset zero is the square [-1/2, 1/2] x [-1/2, 1/2] of an
+unbounded world, for any number of pixels. Periods and radii are therefore written as pixels of a
+64-pixel view over 64.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 PIXEL = 1 / 64  # of the default view, in windows
-EDGE = 1.2 * PIXEL  # width of an outline's ramp: the world itself has no infinitely sharp edge
+EDGE = 1.2 * PIXEL  # width of an outline's ramp: edges are never infinitely sharp
 
-OPACITY = 0.7  # of an object: texture as fine as its weave shows through
+OPACITY = 0.7  # opacity of an object: texture as fine as its weave is visible through it
 
 SQRT_HALF = math.sqrt(0.5)
 
@@ -32,7 +32,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: the Weyl step of
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014): a bijection that scatters bits."""
+    """Mix bits with the finaliser of SplitMix64 (Steele, Lea and Flood 2014), a bijection."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -41,7 +41,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class Draws:
     """Random numbers for many images at once: the k-th draw of an image is a hash of its identity.
 
-    Counter-based, so an image never depends on the batch it is rendered in.
+    Draws are counter-based, so an image never depends on the batch in which it is rendered.
     """
 
     def __init__(self, seed: int, split: str, indices: Sequence[int]) -> None:
@@ -51,7 +51,7 @@ class Draws:
         self._counter = 0
 
     def uniform(self, low: float, high: float, *shape: int) -> Floats:
-        """Returns (B, *shape) numbers in [low, high)."""
+        """Return (B, *shape) numbers in [low, high)."""
         count = int(np.prod(shape, dtype=int))
         steps = np.arange(self._counter + 1, self._counter + count + 1, dtype=np.uint64) * _GOLDEN
         self._counter += count
@@ -61,10 +61,10 @@ class Draws:
 
 
 def wave(t: Tensor) -> Tensor:
-    """A cosine of period 1 made of correctly rounded operations; overwrites its argument.
+    """Compute a cosine of period 1 from correctly rounded operations; overwrite the argument.
 
-    A triangle wave rounded off by a cubic: cos(2 pi t) to about 2%. The same t gives the same
-    bits wherever it stands in a tensor, which vectorized cosines do not promise.
+    A triangle wave rounded off by a cubic: cos(2 pi t) to about 2%. Equal t give equal bits at any
+    position in a tensor, which vectorized cosines do not guarantee.
     """
     t -= t.round()
     t.abs_().mul_(-4.0).add_(1.0)
@@ -95,8 +95,8 @@ def _stripes(u: Tensor, v: Tensor) -> Tensor:
 
 
 def _checks(u: Tensor, v: Tensor) -> Tensor:
-    # The product of two waves is a pair of diagonal ones, finer by sqrt(2): undone here, so that
-    # every weave of a given period has its energy at the same spatial frequency.
+    # The product of two waves is a pair of diagonal waves, finer by sqrt(2). The factor
+    # gives every weave of a given period its energy at the same spatial frequency.
     return wave(u * SQRT_HALF).mul_(wave(v * SQRT_HALF))
 
 
@@ -128,7 +128,7 @@ CLASS_NAMES: list[str] = [f"{weave} {outline}" for weave, outline in CLASSES]
 
 
 class Ripples(NamedTuple):
-    """Gaussian-windowed plane waves, added up: texture (endless windows) and distractors."""
+    """Sum of Gaussian-windowed plane waves: texture (infinite windows) and distractors."""
 
     center: Floats  # (B, K, 2), y then x
     width: Floats  # (B, K) standard deviation of the window; infinite: none
@@ -139,7 +139,7 @@ class Ripples(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """The scenes of a batch."""
+    """Scenes of a batch."""
 
     label: NDArray[np.int64]  # (B,)
     ground: Floats  # (B, 3) mean color of the background, 0..1
@@ -158,13 +158,13 @@ class World:
 
 
 def _polar(length: Floats, turns: Floats) -> Floats:
-    """Vectors of a given length and direction, (..., 2)."""
+    """Return vectors of a given length and direction, (..., 2)."""
     direction: Floats = np.stack([np.sin(2 * np.pi * turns), np.cos(2 * np.pi * turns)], axis=-1)
     return length[..., None] * direction
 
 
 def _texture(draws: Draws, count: int) -> Ripples:
-    """Endless waves from 1 to 20 cycles a window, weaker as they get finer."""
+    """Draw endless waves from 1 to 20 cycles per window, weaker at higher frequencies."""
     octave = (np.arange(count) + draws.uniform(0, 1, count)) / count
     cycles = 20.0**octave
     shared = draws.uniform(-1, 1, count, 1)
@@ -179,7 +179,7 @@ def _texture(draws: Draws, count: int) -> Ripples:
 
 
 def _distractors(draws: Draws, count: int) -> Ripples:
-    """Small soft patches; every second one carries stripes as fine as an object's."""
+    """Draw small soft patches; every second one has stripes as fine as an object's."""
     fine = np.arange(count) % 2 == 0
     cycles = draws.uniform(10, 22, count) * fine
     return Ripples(
@@ -192,7 +192,7 @@ def _distractors(draws: Draws, count: int) -> Ripples:
 
 
 def draw_world(seed: int, split: str, indices: Sequence[int]) -> World:
-    """The scenes with these indices; each depends on (seed, split, its index) alone."""
+    """Draw the scenes with these indices; each depends on (seed, split, index) alone."""
     draws = Draws(seed, split, indices)
     parts = zip(_texture(draws, 10), _distractors(draws, 6), strict=True)
     ripples = Ripples(*(np.concatenate(both, axis=1) for both in parts))
