@@ -120,7 +120,7 @@ def train(
     model, selects = _without_view(model)
     if selects and main and notice is not None:
         notice(
-            f"{selects} learns nothing: {model} is trained. Load the weights into "
+            f"{selects} has no trainable weights: {model} is trained. Load the weights into "
             f"{model}+{selects} with --checkpoint"
         )
     architecture = _check(model, tag, pretrained, checkpoint)
@@ -139,7 +139,7 @@ def train(
     weights = start.weights
     classes = None if unlabeled else len(images.class_names)
     if start.num_classes is not None and (unlabeled or not recipe.learns):
-        classes = start.num_classes  # the classifier stays as it is, and so do its classes
+        classes = start.num_classes  # the classifier and its classes do not change
         images, scored = (
             part
             if isinstance(part, Unlabeled)
@@ -213,7 +213,7 @@ def _without_view(model: str) -> tuple[str, str]:
 
 
 def _trained_module(model: Model) -> nn.Module:
-    """Return the module that is trained: the network, behind input remedies if there are any."""
+    """Return the module that is trained: the network, with input remedies if there are any."""
     if not model.remedies:
         return model.layers
     return ShownNetwork(model.layers, model.remedies, size=model.network_size)

@@ -1,4 +1,4 @@
-"""What training reads: labeled images or photographs without classes, as batches."""
+"""Data of a training: labeled images or images without classes, as batches."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from shiftbench.data.folder import FileSet, file_set, split_folder
 from shiftbench.data.images import ENDINGS
 from shiftbench.errors import DataError, UsageError
 
-EVALUATION_BATCH = 256  # images; batch norm is fixed here, so that it changes no number
+EVALUATION_BATCH = 256  # images per batch; batch norm is fixed, so the size does not affect scores
 
 
 class Unlabeled(FileSet):
-    """Photographs without classes: any image below a folder."""
+    """Images without classes: all images below a folder."""
 
 
 def load_data(
@@ -44,7 +44,7 @@ def load_data(
     download: bool,
     unlabeled: bool,
 ) -> tuple[ImageSet, ImageSet]:
-    """What to train on and what to score on."""
+    """Load the images to train on and the images to score on."""
     source, _, path = data.partition(":")
 
     def load(part: str | None) -> ImageSet:
@@ -53,14 +53,14 @@ def load_data(
     if not unlabeled:
         try:
             images, scored = load(train_split), load(split)
-            # A split that lacks a class counts the others otherwise.
+            # A split that lacks a class would number the others differently.
             return images, relabeled(scored, len(images.class_names), images.class_names)
         except DataError as error:
             root = Path(path).expanduser()
             loose = (entry for part in (root, root / train_split) for entry in part.glob("*.*"))
             if source == "folder" and any(e.name.lower().endswith(ENDINGS) for e in loose):
                 raise DataError(
-                    f"{root} holds photographs without class folders: sort them into one folder "
+                    f"{root} contains images without class folders: sort them into one folder "
                     "per class, or use --unlabeled with the recipe recalibrate"
                 ) from error
             raise
@@ -86,14 +86,14 @@ def images_of(data: ImageSet, limit: int | None) -> Data:
 
 
 def load_pixels(data: ImageSet, recipe: Recipe) -> PixelSet:
-    """Every image as pixels; a data set with a camera renders what lies around the view."""
+    """Load all images as pixels; a data set with a camera renders a margin around the view."""
     canvas = recipe.canvas or recipe.image_size
     if not isinstance(data, RenderedSet):
         return PixelSet.load(data, canvas, recipe.interpolation)
     margin, odd = divmod(canvas - recipe.image_size, 2)
     if odd:
         raise UsageError(
-            f"{data.name} shows the same margin on every side of the view, so canvas must be "
+            f"{data.name} has equal margins on all sides of the view, so canvas must be "
             f"image_size plus an even number: got {canvas} for {recipe.image_size}"
         )
     indices = range(len(data))
@@ -106,7 +106,7 @@ def load_pixels(data: ImageSet, recipe: Recipe) -> PixelSet:
 
 @dataclass(frozen=True)
 class BatchBuilder:
-    """How images become batches."""
+    """Builder of batches from images."""
 
     recipe: Recipe
     processes: Processes
@@ -114,7 +114,7 @@ class BatchBuilder:
     seed: int
 
     def training(self, data: ImageSet) -> Batches:
-        """Shuffled and augmented."""
+        """Return shuffled and augmented batches."""
         recipe, processes = self.recipe, self.processes
         if recipe.pipeline == "memory":
             pixels = load_pixels(data, recipe)
@@ -124,7 +124,7 @@ class BatchBuilder:
         )
 
     def evaluation(self, data: ImageSet, processes: Processes) -> Iterable[Batch]:
-        """In order, as the model will see images when it is used."""
+        """Return batches in order, with the preprocessing of the model."""
         if self.recipe.pipeline == "memory":
             pixels = load_pixels(data, self.recipe)
             return PixelBatches(pixels, self.recipe, EVALUATION_BATCH, processes)

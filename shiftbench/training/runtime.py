@@ -43,7 +43,7 @@ def measure_runtimes(
 
     Args:
         models: Names of presets.
-        device: Where they run.
+        device: Device of the models.
         batch_size: Images per step.
         size: Side of the images (pixels).
         amp: Use automatic mixed precision.

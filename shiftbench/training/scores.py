@@ -19,7 +19,7 @@ from shiftbench.running.predict import predict_tables
 from shiftbench.scores import find_score
 from shiftbench.training.data import EVALUATION_BATCH, BatchBuilder, Unlabeled, load_pixels
 
-SHIFT_KINDS = ("integer", "half")  # cyclic consistencies: they need no pixels around the view
+SHIFT_KINDS = ("integer", "half")  # cyclic consistencies: they need no margin
 
 
 class EpochEvaluator:
@@ -35,16 +35,16 @@ class EpochEvaluator:
         shift_every: int,
         shift_images: int,
     ) -> None:
-        """Reads the images once where the recipe holds them in memory.
+        """Read the images once if the recipe keeps them in memory.
 
         Args:
-            data: What the model is scored on.
-            inputs: How images become batches.
-            device_config: What the model runs on.
-            every: Epochs between two accuracies; 0 for none but the last. A recipe that trains with
+            data: Images to score on.
+            inputs: Builder of batches.
+            device_config: Device of the model.
+            every: Epochs between two accuracies; 0: the last only. A recipe that trains with
                 shifted windows has its agreement measured as often.
             shift_every: Epochs between two consistencies; 0 likewise.
-            shift_images: How many images shifts take, balanced over the classes.
+            shift_images: Number of images for shift scores, balanced over the classes.
         """
         self._device_config = device_config
         self._recipe = inputs.recipe
@@ -53,7 +53,7 @@ class EpochEvaluator:
         chosen = subset(data, balanced(data.keys, data.labels, shift_images, seed=0))
         self._keys = chosen.keys
         self._few = inputs.evaluation(chosen, Processes())
-        self.counts: dict[str, int] = {}  # score -> how many images it is of
+        self.counts: dict[str, int] = {}  # score -> number of its images
         self._batches: Iterable[Batch] = ()
         if not isinstance(data, Unlabeled):
             self._batches = inputs.evaluation(data, inputs.processes)
@@ -65,7 +65,7 @@ class EpochEvaluator:
         self.counts |= {f"consistency_{name}": len(chosen) for name in SHIFT_KINDS}
 
     def __call__(self, model: nn.Module, epoch: int) -> Mapping[str, float]:
-        """The columns of the log for a finished epoch."""
+        """Return the columns of the log for a finished epoch."""
         scores = {}
         if self._due(epoch, self._every):
             if "accuracy" in self.counts:
@@ -80,9 +80,9 @@ class EpochEvaluator:
         return epoch == self._recipe.epochs or (every > 0 and epoch % every == 0)
 
     def _accuracy(self, model: nn.Module) -> float:
-        """The fraction of all processes' images that the model gets right."""
+        """Return the fraction of correctly classified images over all processes."""
         device = self._device_config.device
-        counts = torch.zeros(2, dtype=torch.float32, device=device)  # right, seen
+        counts = torch.zeros(2, dtype=torch.float32, device=device)  # correct, total
         for batch in self._batches:
             images, labels = self._device_config.move(*batch)
             with self._device_config.autocast():
@@ -92,7 +92,7 @@ class EpochEvaluator:
         return float(right_all / seen_all)
 
     def _agreement(self, model: nn.Module, canvases: Tensor) -> float:
-        """The share of the eight crops around the center, `shift` px away, that agree with it."""
+        """Return the fraction of the eight crops `shift` px off center that agree with it."""
         recipe, side = self._recipe, canvases.shape[-1]
         agree = 0
         for part in torch.split(canvases, EVALUATION_BATCH):
@@ -104,7 +104,7 @@ class EpochEvaluator:
                 for windows in (center, *center.around_center(3, recipe.shift, side))
             )
             agree += sum(int((other == center_classes).sum()) for other in others)
-        return (agree - len(canvases)) / (8 * len(canvases))  # the center is among the nine
+        return (agree - len(canvases)) / (8 * len(canvases))  # the center is one of the nine
 
     def _predict(self, model: nn.Module, images: Tensor) -> Tensor:
         with self._device_config.autocast():

@@ -84,7 +84,7 @@ def test_what_selects_a_crop_is_left_to_the_weights_of_the_rest(place: Path) -> 
         split="train",
         notice=lines.append,
     )
-    assert "align:2:1 learns nothing" in lines[0]
+    assert "align:2:1 has no trainable weights" in lines[0]
     loaded = load_model(f"{net}+circular+align:2:1", checkpoint=result.folder)
     assert loaded.preprocessing.input_size == 28
     assert loaded(torch.rand(1, 3, 28, 28)).shape == (1, 3)
