@@ -67,9 +67,9 @@ def command(
     kind: str,
     output: Path | None,
 ) -> None:
-    """Find the layers of a model that break shift equivariance, by how much, and why.
+    """Measure the shift equivariance error of each layer of a model, and its cause.
 
-    The layer error is that of a layer alone, given an exactly shifted input; `border` is the part
+    The layer error is that of a layer alone, given an exactly shifted input; `border` is the share
     caused by padding. The cumulative error is that of the path from the image to the layer, and
     EQ-T the same in dB. Errors are relative.
     """

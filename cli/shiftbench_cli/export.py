@@ -44,8 +44,8 @@ def command(
 ) -> None:
     r"""Write a model, remedies included, as one file that takes batches of any size.
 
-    The file is compared with PyTorch before it is written. It carries its preprocessing: `run` and
-    `verify` take it without further options.
+    The file is compared with PyTorch before it is written. It contains the preprocessing: `run` and
+    `verify` need no further options.
 
     \b
     shiftbench export -m timm:resnet50+vote:3 -o model.onnx

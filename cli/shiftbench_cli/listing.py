@@ -1,4 +1,4 @@
-"""`shiftbench list`: names that other commands take. Imports wait until a kind is listed."""
+"""`shiftbench list`: names for other commands. Modules are imported when a kind is listed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _recipe_fields(name: str) -> list[Entry]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Match as a shell does; a plain word matches anywhere, and `swin*` also timm:swin_..."""
+    """Match like a shell; a plain word matches anywhere, and `swin*` also timm:swin_..."""
     if not any(character in pattern for character in "*?["):
         pattern = f"*{pattern}*"
     return any(fnmatch.fnmatch(part, pattern) for part in (name, name.rpartition(":")[2]))
@@ -109,7 +109,7 @@ def command(what: str, pattern: str, kind: str) -> int:
     """List names of a KIND; PATTERN filters them, for example 'xcit*af*'.
 
     KIND is models, datasets, attacks, metrics, remedies, recipes or suites. The name of a recipe
-    lists its fields, with a column per kind of model that it adjusts to.
+    lists its fields, with a column per group of models that it adjusts to.
     """
     entries = [entry for entry in KINDS[what]() if _matches(str(entry["name"]), pattern)]
     if what == "recipes" and [entry["name"] for entry in entries] == [pattern]:

@@ -33,7 +33,7 @@ def is_worker() -> bool:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Treat SIGTERM and SIGUSR1, which schedulers send, like Ctrl-C: predictions are saved."""
+    """Handle SIGTERM and SIGUSR1, which schedulers send, like Ctrl-C: predictions are saved."""
     names = ("SIGTERM", "SIGUSR1", "SIGINT") if is_worker() else ("SIGTERM", "SIGUSR1")
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():

@@ -53,7 +53,7 @@ class RunProgress:
         self._console.print(Text(text), soft_wrap=self._bars is None)
 
     def close(self) -> None:
-        """Leave the live line as it is."""
+        """Leave the last state of the live line on the terminal."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
@@ -134,7 +134,7 @@ def describe(progress: Progress, seconds: float) -> str:
 
 
 def forecast(passes: int, seconds: float) -> str:
-    """Return what a run may take.
+    """Return the upper limit of a run's cost.
 
     >>> forecast(27_000, 95.0)
     'at most 27.0k forward passes, 1:35'

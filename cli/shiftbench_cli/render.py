@@ -103,7 +103,7 @@ def left_out(error: Exception) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print a result as it is."""
+    """Print a result without formatting."""
     file = _reserved[-1] if _reserved else sys.stdout
     file.write(text)
     file.flush()
@@ -199,7 +199,7 @@ def _print_columns(
     """Print a row per model: with intervals if they fit, else without, else in several tables.
 
     Args:
-        console: Where to print.
+        console: Console to print to.
         rows: Keys of rows and their names.
         columns: Scores and their heads.
         text: Cell of a row and a score; True: with the interval.

@@ -30,7 +30,9 @@ from shiftbench_cli.options import COUNT, OPTIONS, PATH
 IN_SUITE = ("imagenet_main", "realistic_shifts")  # tables that the suite `paper` covers
 ENDINGS = {".tex": "tex", ".csv": "csv", ".md": "md"}
 HEADS = {"top1": "top1", "consistency": "cons.", "adversarial": "adv."}
-LEGEND = "Each number: published, ours; then the difference with its 95% interval. -: not measured."
+LEGEND = (
+    "Each number: published, measured; then the difference with its 95% interval. -: no record."
+)
 
 
 @options.command("reproduce")

@@ -120,6 +120,6 @@ def _without_own(words: Sequence[str]) -> list[str]:
 
 
 def count_rounds_anew() -> None:
-    """Note for the job script that this round made a prediction."""
+    """Record for the job script that this round made a prediction."""
     if name := os.environ.get(ROUNDS):
         Path(name).unlink(missing_ok=True)

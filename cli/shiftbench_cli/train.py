@@ -20,7 +20,7 @@ from shiftbench_cli.main import INTERRUPTED, explain
 from shiftbench_cli.options import COUNT, PATH, Choice, Group
 from shiftbench_cli.processes import interruptible
 
-# Of torch, about the number of workers and the memory layout of gradients: no user can act on them.
+# Warnings of torch about workers and memory layout, which no user can fix.
 RAW_WARNINGS = ("This DataLoader will create", "Grad strides do not match", ".*find_unused_param.*")
 LINE_SECONDS = 10.0  # between two lines of progress
 MODEL, DATA, TRAINING, EVALUATION, EXECUTION, OUTPUT = map(
@@ -36,7 +36,7 @@ MODEL, DATA, TRAINING, EVALUATION, EXECUTION, OUTPUT = map(
     required=True,
     shell_complete=options.complete_models,
 )
-@MODEL.flag("--pretrained", "Fine-tune the model's own weights.")
+@MODEL.flag("--pretrained", "Fine-tune the pretrained weights of the model.")
 @MODEL("--checkpoint", "PATH", "Fine-tune weights from a file or folder.", type=PATH)
 @options.strip_prefix(MODEL)
 @options.data("Dataset to train on.", group=DATA, required=True)
