@@ -1,8 +1,8 @@
-"""Errors the user can fix: each says what was expected, what was found and what to do."""
+"""Errors that the user can fix: each message states expectation, finding and fix."""
 
 
 class ShiftbenchError(Exception):
-    """Something went wrong that one sentence explains; the command line exits with `exit_code`."""
+    """Error that the user can fix, with a one-line message; the exit code is `exit_code`."""
 
     exit_code = 1
 
@@ -14,7 +14,7 @@ class UsageError(ShiftbenchError):
 
 
 class ModelError(ShiftbenchError):
-    """A model could not be loaded, or answered with something that is not a row of logits."""
+    """A model that cannot be loaded, or whose output is not a row of logits."""
 
 
 class DataError(ShiftbenchError):
@@ -26,7 +26,7 @@ class RecordError(ShiftbenchError):
 
 
 def no_images() -> DataError:
-    """The error for an empty set of images, wherever it is noticed."""
+    """Build the error for an empty set of images."""
     return DataError("expected at least one image, got none: check the path and the filters")
 
 
@@ -42,7 +42,7 @@ def reason(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """An error of a library in one line: its type and the first line of its message."""
+    """Return an error of a library in one line: its type and the first line of its message."""
     if isinstance(error, OSError) and error.strerror:
         return reason(error)
     lines = str(error).strip().splitlines()

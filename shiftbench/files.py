@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def cache_folder() -> Path:
-    """Return the folder of files that can be made again: `$SHIFTBENCH_CACHE`, else the user's."""
+    """Return the folder of reproducible files: `$SHIFTBENCH_CACHE`, or the user's cache."""
     return Path(os.environ.get("SHIFTBENCH_CACHE", "~/.cache/shiftbench")).expanduser()
 
 
@@ -25,7 +25,7 @@ def require_parent_dir(path: Path) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"cannot write {path}: there is no folder {path.parent}. Create it first")
     if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder. Give the name of a file")
+        raise UsageError(f"cannot write {path}: it is a folder. Pass the name of a file")
 
 
 def format_of(path: Path, endings: Mapping[str, str]) -> str:

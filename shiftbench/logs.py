@@ -16,7 +16,7 @@ from shiftbench.records.result import Result
 from shiftbench.registry import unknown_name
 
 LOGGERS = ("tensorboard", "wandb")  # packages, and extras of shiftbench
-Write = Callable[[int, Mapping[str, float]], None]  # of a step, which never decreases
+Write = Callable[[int, Mapping[str, float]], None]  # attribute of a step, which never decreases
 
 
 def require_loggers(names: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ def require_loggers(names: Sequence[str]) -> None:
 def open_loggers(
     names: Sequence[str], folder: Path, name: str, about: Mapping[str, Any]
 ) -> Iterator[Write]:
-    """Open loggers in a folder, for a run of this name and settings; yield what writes to all."""
+    """Open loggers in a folder, for a run of this name and settings; yield a function that logs."""
     require_loggers(names)
     settings = json.loads(json.dumps(dict(about), default=str))
     board: Any = None

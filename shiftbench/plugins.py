@@ -1,7 +1,8 @@
 """Plug-ins: files and installed packages that register shifts, attacks, metrics, sources, formats.
 
-A plug-in is a Python module that registers something when it is imported. Installed packages name
-theirs in the entry-point group `shiftbench`; a single file is named by `--plugin FILE.py`.
+A plug-in is a Python module that registers something when it is imported. Installed packages list
+their plug-ins in the entry-point group `shiftbench`. A single file is loaded with `--plugin
+FILE.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ GROUP = "shiftbench"
 
 
 def load_plugins(files: Iterable[Path] = ()) -> None:
-    """Imports every installed plug-in, and the named files; each only once.
+    """Import every installed plug-in and the given files, each only once.
 
     Raises:
-        UsageError: A plug-in is not there, or fails when it is imported.
+        UsageError: A plug-in is missing, or its import fails.
     """
     _load_installed()
     for file in files:
@@ -47,12 +48,12 @@ def _load_file(file: Path) -> None:
     if not file.is_file():
         raise UsageError(f"no plug-in at {file}: --plugin takes a Python file")
     place = hashlib.sha256(str(file.parent).encode()).hexdigest()[:8]
-    name = f"shiftbench_plugin_{file.stem}_{place}"  # files of two folders may share a name
+    name = f"shiftbench_plugin_{file.stem}_{place}"  # files of two folders may have the same name
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"{file} is not a Python file: --plugin takes one that ends in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # so that its classes can be pickled
+    sys.modules[name] = module  # required to pickle its classes
     try:
         spec.loader.exec_module(module)
     except Exception as error:

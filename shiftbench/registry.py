@@ -1,4 +1,4 @@
-"""Named things: register once, look up with a helpful error."""
+"""Registries of named entries, with close matches in the error for an unknown name."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
 
 
 class Registry(Generic[T]):
-    """An ordered mapping from names to things of one kind that refuses duplicates."""
+    """Ordered mapping from names to entries of one kind; duplicates are errors."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, T] = {}
 
     def register(self, name: str, entry: T) -> T:
-        """Adds an entry and returns it."""
+        """Add an entry and return it."""
         if name in self._entries:
             raise ValueError(f"{self.kind} {name!r} is registered already")
         self._entries[name] = entry
         return entry
 
     def get(self, name: str) -> T:
-        """Looks an entry up; an unknown name is a UsageError with close matches."""
+        """Return an entry; an unknown name is a UsageError with close matches."""
         if name not in self._entries:
             raise unknown_name(self.kind, name, self._entries)
         return self._entries[name]

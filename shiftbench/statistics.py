@@ -1,4 +1,4 @@
-"""Uncertainty: intervals with images as the units, and paired tests that agree with them.
+"""Uncertainty: intervals with images as the units, and paired tests that are consistent with them.
 
 Correct and misclassified images are counted: Wilson's interval, McNemar's exact test. Other
 outcomes per image, such as the change of a probability, have an interval for means of bounded

@@ -1,7 +1,7 @@
 """A figure of the images that one model classifies correctly at every offset and another does not.
 
 The records contain the images and offsets. The images are read again from their data set, cut by
-the geometry of the failing model, and shifted as that model saw them.
+the geometry of the failing model, and shifted like its inputs.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _metric(result: Result, name: ScoreName) -> Adversarial:
 def _views(
     dataset: ImageSet, index: int, result: Result, attack: str, offset: Offset
 ) -> tuple[Pixels, Pixels]:
-    """Return an image as a model saw it, without a shift and at an offset."""
+    """Return the input of a model for an image, without a shift and at an offset."""
     shift = SHIFTS.get(ATTACKS.get(attack).shift)
     margin = shift.margin(Grid(reach(offset)))
     try:

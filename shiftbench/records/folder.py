@@ -76,13 +76,13 @@ def record_folder(root: Path, model: str, data: str) -> Path:
 
 def write_record(folder: Path, result: Result) -> Result:
     """Write `record.json` unless there is an equal one; return the result with its folder."""
-    with suppress(RecordError):  # there is none yet, or it is damaged
+    with suppress(RecordError):  # missing or damaged
         before = load_record(folder)
         same = replace(before, created=result.created, environment=result.environment)
         if json.dumps(same.to_json()) == json.dumps(result.to_json()):
             return before
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / VERIFIED_FILE).unlink(missing_ok=True)  # it was of the record that is replaced
+    (folder / VERIFIED_FILE).unlink(missing_ok=True)  # belongs to the replaced record
     text = json.dumps(result.to_json(), indent=1, allow_nan=False)
     write_atomic(folder / RECORD_FILE, (text + "\n").encode())
     return replace(result, folder=folder)
@@ -155,7 +155,7 @@ def load_records(
 
 
 def _folder_of(path: Path) -> Path:
-    """Return where to look for records; of a suite, the folder that its runs were written to."""
+    """Return the folder to search for records; for a suite, the output folder of its runs."""
     is_suite = path.suffix in (".yaml", ".yml") or not path.exists()
     folder = RUNS / path.stem
     return folder if is_suite and folder.is_dir() else path

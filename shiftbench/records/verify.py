@@ -1,4 +1,4 @@
-"""Check a record against its own tables, which needs nothing but the record.
+"""Check of a record against its own tables, which needs nothing but the record.
 
 Predicting some of the cells again needs the model: see `shiftbench.running.verify`.
 """
@@ -31,7 +31,7 @@ TOLERANCE = 1e-9  # of a score that is computed again from the same cells
 
 @dataclass(frozen=True)
 class Verification:
-    """A note that cells of a record were predicted again with equal classes."""
+    """Note that cells of a record were predicted again with equal classes."""
 
     files: dict[str, str]  # sha256 of every file of the record
     images: int  # of which cells were predicted again
@@ -41,7 +41,7 @@ class Verification:
 
 
 def contradictions(record: Result) -> list[str]:
-    """List every way in which a record and its tables disagree."""
+    """List all contradictions between a record and its tables."""
     try:
         tables = record.tables
     except (RecordError, OSError) as error:
@@ -80,7 +80,7 @@ def contradictions(record: Result) -> list[str]:
 
 
 def _identity_problems(record: Result) -> list[str]:
-    """Compare a record with what its tables state about themselves."""
+    """Compare a record with the metadata of its tables."""
     problems: list[str] = []
     if record.model.digest != Identity.from_json(record.model.identity).digest:
         problems.append("the digest of the model does not follow from its identity")

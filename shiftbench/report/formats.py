@@ -236,8 +236,8 @@ def update_between_markers(path: Path, content: str, *, name: str = "leaderboard
     start, end = text.find(first), text.find(last)
     if start < 0 or end < start:
         raise UsageError(
-            f"cannot update {path}: it has no markers. Add the lines {first} and {last} where the "
-            "table should go"
+            f"cannot update {path}: it has no markers. Add the lines {first} and {last} around "
+            "the table"
         )
     new = f"{text[: start + len(first)]}\n{content.strip()}\n{text[end:]}"
     if new != text:

@@ -12,14 +12,14 @@ from aft_models.training.recipe import Recipe
 from aft_models.training.recipes import get_recipe
 from shiftbench.report.paper import read_published
 
-# A model of each kind that the paper gives values for.
+# One model for each column of the paper's table.
 MODELS = {"baseline": "xcit_nano_12_p16", "AF, APS": "xcit_nano_12_p16_af"}
 SIZES = {"nano": "xcit_nano_12_p16", "small": "xcit_small_12_p16"}
 
 
 @dataclass(frozen=True)
 class Hyperparameter:
-    """A published value and ours."""
+    """A published value and the value of a recipe."""
 
     category: str
     name: str
@@ -28,7 +28,7 @@ class Hyperparameter:
 
     @property
     def same(self) -> bool:
-        """True if both texts have the same numbers, or the same word where there is none."""
+        """True if both texts have the same numbers, or the same word without numbers."""
         numbers = [sorted(map(float, re.findall(_NUMBER, t))) for t in (self.published, self.ours)]
         if numbers[0]:
             return numbers[0] == numbers[1]

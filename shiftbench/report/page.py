@@ -56,7 +56,7 @@ def _group(table: Table) -> dict[str, Any]:
 
 
 def _facts(result: Result) -> dict[str, str]:
-    """List what the details of a record show besides its scores."""
+    """List the facts in the details of a record besides its scores."""
     verified = read_verification(result)
     facts = {
         "data": str(result.data),

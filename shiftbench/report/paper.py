@@ -29,7 +29,7 @@ Cards = Mapping[str, WeightsCard]  # by digest of the weights
 PUBLISHED = Path(__file__).resolve().parents[1] / "published"
 PROCESSES = 8  # GPUs of the paper
 SIDE = 224  # pixels of every image of the paper
-SPLITS = ("val", "test", "all")  # that published numbers may be of
+SPLITS = ("val", "test", "all")  # data sets of published numbers
 IMAGES = {"imagenet": 50_000, "cifar10": 10_000, "cifar100": 10_000, "stanford_cars": 8_041}
 _SCORES = (
     ACCURACY,

@@ -81,7 +81,7 @@ def curves_figure(
     panels = figure.subplots(len(rows), width, squeeze=False, sharey=True)
     for axes_row, row in zip(panels, rows, strict=True):
         for axes, curve in zip(axes_row, row, strict=False):
-            axes.set_autoscale_on(False)  # it would be done again for every curve
+            axes.set_autoscale_on(False)  # done once instead of for every curve
             _draw_panel(axes, results, curve, bands=not many)
         for axes in axes_row[len(row) :]:
             axes.set_visible(False)
@@ -336,7 +336,7 @@ def heatmap_figure(result: Result, *, attacks: Sequence[str] = ()) -> Figure:
         image = np.full((len(rows), len(columns)), np.nan)
         for offset, score in cells.items():
             image[rows.index(offset.dy), columns.index(offset.dx)] = 100 * score.value
-        # Cividis reads the same with and without color vision, and in gray.
+        # Cividis is readable without color vision and in gray.
         drawn = axes.imshow(image, cmap="cividis", norm=scale, origin="upper")
         worst = min(cells.values())
         title = f"{attack}, n={worst.n:,}\nlowest {worst.text()} {worst.interval()}"
