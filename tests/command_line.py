@@ -1,4 +1,4 @@
-"""`shiftbench ...` in this process, as tests call it."""
+"""`shiftbench ...` commands in this process, for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shiftbench_cli.main import main
 
 
 class Ran(NamedTuple):
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: object
     out: str
@@ -20,7 +20,7 @@ class Ran(NamedTuple):
 
 
 def shiftbench(*words: object, code: int | None = None) -> Ran:
-    """Runs a command line, which is expected to end with a code."""
+    """Run a command line, and check its exit code if one is given."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
         main([str(word) for word in words])

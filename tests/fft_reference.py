@@ -40,24 +40,24 @@ def fft_shift_1d(x: Tensor, offset: float) -> Tensor:
 
 
 def fft_upsample(x: Tensor, up: int) -> Tensor:
-    """Both axes of ``(..., H, W)``."""
+    """Up-sample both axes of ``(..., H, W)``."""
     return _both_axes(x, lambda y, _: fft_upsample_1d(y, up))
 
 
 def fft_downsample(x: Tensor, size: tuple[int, int]) -> Tensor:
-    """Both axes of ``(..., H, W)`` to ``size``."""
+    """Down-sample both axes of ``(..., H, W)`` to ``size``."""
     return _both_axes(x, lambda y, axis: fft_downsample_1d(y, size[axis]))
 
 
 def fft_shift(x: Tensor, dy: float, dx: float) -> Tensor:
-    """Both axes of ``(..., H, W)``: ``out[y, x] = in[y + dy, x + dx]``."""
+    """Shift both axes of ``(..., H, W)``: ``out[y, x] = in[y + dy, x + dx]``."""
     return _both_axes(x, lambda y, axis: fft_shift_1d(y, (dy, dx)[axis]))
 
 
 def fft_activation(
     x: Tensor, function: Callable[[Tensor], Tensor], *, up: int = 2, down: int = 1
 ) -> Tensor:
-    """Alias-free activation of ``(..., H, W)``: up-sample, apply, low-pass, sub-sample."""
+    """Apply an alias-free activation to ``(..., H, W)``: up-sample, apply, low-pass, sub-sample."""
     height, width = x.shape[-2:]
     return fft_downsample(function(fft_upsample(x, up)), (height // down, width // down))
 

@@ -1,4 +1,4 @@
-"""Networks and images that the tests of repair share."""
+"""Networks and images for the tests of repair."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Residual(nn.Module):
-    """A branch and a shortcut that both sub-sample, an activation, a pool."""
+    """Block with a branch and a shortcut that both sub-sample, an activation, a pool."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,23 +25,23 @@ class Residual(nn.Module):
 
 
 def photo(side: int = 16, count: int = 2) -> Tensor:
-    """Images of white noise, in float64."""
+    """Return images of white noise, in float64."""
     return torch.randn(count, 3, side, side, dtype=torch.float64)
 
 
 def calibrated(model: nn.Module, x: Tensor) -> nn.Module:
-    """In float64, with batch norms that know the statistics of ``x`` and no branch switched off."""
+    """Convert to float64, set batch norms to the statistics of ``x``, enable all branches."""
     model = model.double()
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("gamma"):  # layer scale begins near zero
+            if name.endswith("gamma"):  # layer scale is near zero initially
                 parameter.uniform_(0.5, 1)
-            elif "mlp.fc" in name and parameter.ndim > 1:  # and a narrow GELU is nearly linear
+            elif "mlp.fc" in name and parameter.ndim > 1:  # a narrow GELU is nearly linear
                 nn.init.kaiming_normal_(parameter)
-        for norm in norms:  # and so does the last norm of many a residual branch
+        for norm in norms:  # the last norm of a residual branch is often zero initially
             norm.weight.uniform_(0.5, 1)
-            norm.momentum = None  # statistics of exactly the batches seen
+            norm.momentum = None  # statistics of exactly these batches
             norm.reset_running_stats()
         model.train()(x)
     for norm in norms:

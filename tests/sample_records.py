@@ -1,4 +1,4 @@
-"""Results of made-up predictions, cell by cell."""
+"""Results of synthetic predictions, cell by cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLASSES = 10
 CHANGE = 1 / 64  # of every probability under a random shift
 SPAN = 9  # pixels
 ATTACKS_OF_TRIO = ("integer", "half", "crop", "bilinear", "camera")
-HOSTILE = {  # names that a record of somebody else may contain
+HOSTILE = {  # hostile names in records of others
     "html": "x</script><script>window.hacked=1</script><img src=x onerror=hacked=1>",
     "markdown": "a|b](javascript:alert(1)) **bold** `code` <b>\n# head",
     "latex": r"\input{/etc/passwd} $x$ 100% a_b^c~d#e&f{g}",

@@ -1,4 +1,4 @@
-"""Images, shifts and random weights that show what a model does with a shift."""
+"""Images, shifts and random weights for tests of the shift sensitivity of models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def scene(height: int, width: int, count: int = 2) -> Tensor:
-    """Images with the falling spectrum of photographs and nothing at the Nyquist frequency."""
+    """Return random images with the spectrum of natural images and no Nyquist frequency."""
     white = torch.randn(count, 3, height, width, dtype=torch.float64)
     rows = torch.fft.fftfreq(height, dtype=torch.float64)[:, None]
     columns = torch.fft.rfftfreq(width, dtype=torch.float64)
@@ -26,7 +26,7 @@ def scene(height: int, width: int, count: int = 2) -> Tensor:
 
 @torch.no_grad()
 def changes(model: nn.Module, x: Tensor, shifts: Iterable[tuple[float, float]]) -> list[float]:
-    """Relative change of the logits under each shift."""
+    """Return the relative change of the logits under each shift."""
     still = model(x)
     return [
         float((model(fractional_shift(x, *shift)) - still).norm() / still.norm())
@@ -35,7 +35,7 @@ def changes(model: nn.Module, x: Tensor, shifts: Iterable[tuple[float, float]]) 
 
 
 def disturbed(model: Model) -> Model:
-    """Every parameter and statistic moved off its initial value; in evaluation mode."""
+    """Change every parameter and statistic from its initial value; in evaluation mode."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))

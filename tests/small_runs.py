@@ -28,7 +28,7 @@ BASE = Settings(attacks=("crop",), max_shift=1, consistency=(), seed=3)
 
 
 class ShiftSensitive(nn.Module):
-    """A network whose predictions depend on the offset; counts the images it has seen.
+    """A network whose predictions depend on the offset; counts its input images.
 
     With `levels`, logits are multiples of 1 / levels and tie often.
     """
@@ -90,7 +90,7 @@ class Bench:
 
 
 def assert_same_tables(first: Tables, second: Tables) -> None:
-    """Compare every cell by image, whatever the order of rows and the number of columns."""
+    """Compare every cell by image, for any order of rows and number of columns."""
     assert set(first.keys) == set(second.keys)
     for name in {*first.arrays, *second.arrays}:
         a, b = (t.array(name)[t.rows(sorted(t.keys))] for t in (first, second))
@@ -100,7 +100,7 @@ def assert_same_tables(first: Tables, second: Tables) -> None:
 
 
 class StopError(Exception):
-    """Ends a run from a callback, as a signal would."""
+    """Error that ends a run from a callback, like a signal."""
 
 
 def stop_at(event: int) -> ProgressCallback:

@@ -1,4 +1,4 @@
-"""Four images with names of classes, stored in every way that a data source reads."""
+"""Four images with class names, stored in every format that a data source reads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from shiftbench.data import ImageSet, RenderedSet, load_dataset
 from shiftbench.data.torchvision_sets import torchvision_set
 
 SET_ORDER = ("emu", "cat", "dog")  # of the library's sets, which need not be alphabetical
-SHOWN = ("cat", "dog", "emu", "dog")  # what the four images show
+SHOWN = ("cat", "dog", "emu", "dog")  # classes of the four images
 
 
 def picture(value: int, size: tuple[int, int] = (8, 8)) -> Image.Image:
-    """Noise that is another for each value."""
+    """Return an image of noise that depends on the value."""
     shape = (size[1], size[0], 3)
     return Image.fromarray(np.random.default_rng(value).integers(0, 256, shape, dtype=np.uint8))
 
@@ -58,7 +58,7 @@ def as_csv(home: Path) -> str:
 
 
 def as_hub(home: Path) -> str:
-    """Saved by the library, with the images inside."""
+    """Save the set with the library, with the images inside."""
     hub: Any = pytest.importorskip("datasets")
     hub.disable_progress_bars()
     kinds = hub.Features(picture=hub.Image(), label=hub.ClassLabel(names=list(SET_ORDER)))
@@ -70,7 +70,7 @@ def as_hub(home: Path) -> str:
 
 
 def as_hub_files(home: Path) -> str:
-    """Folders as the library reads them, with images in files of their own."""
+    """Write folders in the layout of the library, with images in files of their own."""
     hub: Any = pytest.importorskip("datasets")
     hub.disable_progress_bars()
     hub.config.HF_DATASETS_CACHE = home.parent / "cache"
@@ -79,7 +79,7 @@ def as_hub_files(home: Path) -> str:
 
 
 class Kept:
-    """A set as torchvision keeps it: images in memory, or in files."""
+    """Data set in the form of torchvision: images in memory, or in files."""
 
     classes = SET_ORDER
 
@@ -103,19 +103,19 @@ NAMED = [*WRITERS, "torchvision", "torchvision files"]
 
 
 def stored(source: str, home: Path) -> ImageSet:
-    """The four images, from one of `NAMED`."""
+    """Return the four images from one of `NAMED`."""
     if source.startswith("torchvision"):
         return torchvision_set("kept", "test", Kept(files=home if "files" in source else None))
     return load_dataset(WRITERS[source](home))
 
 
 def what(image: Image.Image) -> int:
-    """Which of the four images it is."""
+    """Return the index of an image among the four."""
     return [picture(index).tobytes() for index in range(4)].index(image.tobytes())
 
 
 def shown(data: ImageSet, names: tuple[str, ...]) -> dict[int, str]:
-    """What each image shows by its label."""
+    """Return the class name of each image by its label."""
     items = [data[index] for index in range(len(data))]
     assert [label for _, label in items] == list(data.labels)
     return {what(image): names[label] for image, label in items}

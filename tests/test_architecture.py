@@ -13,7 +13,7 @@ BASE_MODULES = {path.stem for path in (ROOT / "shiftbench").glob("*.py")} - {
     "evaluation",
     "exporting",
 }
-# What a package of shiftbench may import, besides itself and the base modules.
+# Packages that a package of shiftbench may import, besides itself and the base modules.
 ALLOWED = {
     "shifts": set(),
     "scenes": set(),

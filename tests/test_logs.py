@@ -21,7 +21,7 @@ CROP = ScoreName("adversarial", "crop")
 
 
 class Wandb(ModuleType):
-    """A replacement of wandb that remembers its calls."""
+    """Replacement of wandb that records its calls."""
 
     class Error(Exception):
         """Error of wandb."""

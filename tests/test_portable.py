@@ -1,4 +1,4 @@
-"""Windows, macOS and other consoles: what works here must not rest on POSIX or on UTF-8."""
+"""Portability: no dependence on POSIX or on UTF-8 consoles."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def python(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_module_can_be_imported_without_posix_modules() -> None:
+def test_modules_import_without_posix_modules() -> None:
     ran = python("-c", IMPORT_ALL)
     assert ran.returncode == 0, ran.stderr
     assert int(ran.stdout) >= len(SOURCES) - 5  # packages' own files and __main__ are not counted
@@ -71,7 +71,7 @@ def calls(path: Path) -> Iterator[ast.Call]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_file_rests_on_one_system(path: Path) -> None:
+def test_sources_use_no_platform_specific_code(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -92,7 +92,7 @@ def test_no_file_rests_on_one_system(path: Path) -> None:
             )
 
 
-def test_a_console_without_unicode_gets_its_table() -> None:
+def test_table_prints_on_console_without_unicode() -> None:
     """Tables have lines and ≤, which many code pages lack."""
     words = ("-m", "shiftbench_cli", "leaderboard", str(ROOT / "results" / "records"))
     ran = python(*words, PYTHONIOENCODING="ascii:strict")

@@ -1,8 +1,8 @@
-"""On a GPU that is only pretended: no operation mixes devices or waits for a value.
+"""Code on a pretended GPU: no operation mixes devices or waits for a value.
 
-Fake tensors carry a shape and a device and no values. An operation on tensors of two devices
-fails, as it would on the real one, and so does every step that needs a value (`item`, a branch,
-a copy to NumPy): on a GPU, that is where the program would wait.
+Fake tensors have a shape and a device and no values. An operation on tensors of two devices fails,
+as on a real GPU. So does every step that needs a value (`item`, a branch, a copy to NumPy), for
+which a program on a GPU would wait.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SMALL = {"depth": 1, "class_depth": 1, "num_classes": 5, "img_size": 32}
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTensorMode:
-    # Modules are built where they run: fake parameters cannot be moved in place.
+    # Modules are built on their device: fake parameters cannot be moved in place.
     monkeypatch.setattr(nn.Module, "to", lambda module, *args, **options: module)
     return FakeTensorMode()
 
@@ -56,12 +56,12 @@ class OnGpu:
 
 
 def constant_logits(images: Tensor) -> Tensor:
-    """A network on the GPU whose logits have come back: real numbers, one row per image."""
+    """Return constant logits on the CPU, one row per image."""
     assert images.device == CUDA
     return torch.arange(2.0 * len(images)).reshape(-1, 2).sin()
 
 
-def test_mixed_devices_and_waiting_are_noticed(fake: FakeTensorMode) -> None:
+def test_pretended_gpu_mixed_devices_and_synchronization_raise(fake: FakeTensorMode) -> None:
     with fake:
         images = torch.empty(2, 3, device=CUDA)
         with pytest.raises(RuntimeError, match="device"):
@@ -130,7 +130,7 @@ def test_remedies_stay_on_the_device(remedies: list[str], fake: FakeTensorMode) 
 
 
 def sent(fake: FakeTensorMode, value: Tensor | None) -> Tensor | None:
-    """A parameter or buffer as it would lie on the GPU."""
+    """Return a parameter or buffer on the pretended GPU."""
     if value is None:
         return None
     there = fake.from_tensor(value.detach())
@@ -140,14 +140,14 @@ def sent(fake: FakeTensorMode, value: Tensor | None) -> Tensor | None:
 
 
 @pytest.mark.parametrize("variant", ["", "_aps", "_af"])
-def test_a_training_step_stays_on_its_device(variant: str) -> None:
+def test_training_step_stays_on_the_device(variant: str) -> None:
     # Autograd's threads need the driver of a GPU; the meta device has no values either.
     recipe = replace(RECIPES["cpu-imagenette"], mixup=0.2, cutmix=1.0)
     with torch.device("meta"):
         model = aft_models.create_xcit(f"xcit_pico_6_p4{variant}", **SMALL).train()
         images, labels = torch.empty(4, 3, 32, 32), torch.zeros(4, dtype=torch.int64)
     with pytest.raises(RuntimeError, match="device"):
-        images + torch.ones(4, 3, 32, 32)  # mixing is noticed there too
+        images + torch.ones(4, 3, 32, 32)  # mixing devices raises on the meta device too
     optimizer = make_optimizer(model, recipe)
     images, soft = Mixing(recipe, classes=5, seed=0)(images, labels, 0)
     nn.functional.cross_entropy(model(images), soft).backward()

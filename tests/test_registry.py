@@ -1,4 +1,4 @@
-"""Registries: look-ups that help."""
+"""Registries: order, duplicates, and errors for unknown names."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from shiftbench.registry import Registry
 from shiftbench.shifts import ATTACKS
 
 
-def test_gives_back_what_was_registered_in_order() -> None:
+def test_registry_lists_entries_in_order_of_registration() -> None:
     registry: Registry[int] = Registry("number")
     assert registry.register("one", 1) == 1
     registry.register("two", 2)
@@ -18,7 +18,7 @@ def test_gives_back_what_was_registered_in_order() -> None:
     assert len(registry) == 2
 
 
-def test_refuses_a_second_entry_of_the_same_name() -> None:
+def test_registry_second_entry_of_same_name_raises() -> None:
     registry: Registry[int] = Registry("number")
     registry.register("one", 1)
     with pytest.raises(ValueError, match="'one' is registered already"):
@@ -26,7 +26,7 @@ def test_refuses_a_second_entry_of_the_same_name() -> None:
     assert registry.get("one") == 1
 
 
-def test_an_unknown_name_gets_its_likely_neighbor() -> None:
+def test_registry_unknown_name_suggests_close_match() -> None:
     with pytest.raises(
         UsageError, match=r"unknown attack 'crops'\. Did you mean 'crop'\?"
     ) as error:
@@ -34,13 +34,13 @@ def test_an_unknown_name_gets_its_likely_neighbor() -> None:
     assert all(name in str(error.value) for name in ATTACKS)
 
 
-def test_an_unknown_name_far_from_all_gets_no_guess() -> None:
+def test_registry_unknown_name_without_close_match_has_no_suggestion() -> None:
     with pytest.raises(UsageError) as error:
         ATTACKS.get("zzz")
     assert "Did you mean" not in str(error.value)
 
 
-def test_a_long_list_of_names_is_cut() -> None:
+def test_registry_error_shortens_long_list_of_names() -> None:
     registry: Registry[int] = Registry("number")
     for i in range(100):
         registry.register(f"n{i:03}", i)

@@ -135,21 +135,21 @@ def test_mean_of_draws_counts_images_not_draws(agreed: list[int]) -> None:
 
 
 def clopper_pearson_width(p: float, n: int) -> float:
-    """Of the interval of p n correct images, written down from its formula."""
+    """Compute the width of the interval of p n correct images from its formula."""
     low = scipy_beta.ppf(0.025, p * n, n - p * n + 1) if p > 0 else 0.0
     high = scipy_beta.ppf(0.975, p * n + 1, n - p * n) if p < 1 else 1.0
     return float(high - low)
 
 
 def wilson_width(p: float, n: int, z: float) -> float:
-    """Of Wilson's interval, written down from its formula."""
+    """Compute the width of Wilson's interval from its formula."""
     z2 = z**2
     return 2 * np.sqrt(z2 * p * (1 - p) / n + z2**2 / (4 * n**2)) / (1 + z2 / n)
 
 
 @pytest.mark.parametrize("images", [5, 10, 20, 30, 80])
 @pytest.mark.parametrize(
-    "agreement",  # Beta distributions of how often an image agrees
+    "agreement",  # Beta distributions of the agreement of an image
     [(0.6, 0.2), (1.0, 0.1), (0.5, 0.5), (0.05, 0.01), (5.0, 0.5)],
 )
 def test_clustered_interval_has_nominal_coverage(
@@ -220,7 +220,7 @@ def test_paired_equal_fractions_have_a_nonempty_interval() -> None:
 
 
 def test_differ_for_any_pairing_implies_significance_of_every_pairing() -> None:
-    """Against every table of 30 images: sure means that no pairing at all is insignificant."""
+    """Checked against every table of 30 images: no pairing may be insignificant."""
     n, sure = 30, 0
     for a, b in product(range(n + 1), repeat=2):
         sure_of = differ_for_any_pairing(wilson(a, n), wilson(b, n))

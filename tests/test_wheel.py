@@ -1,4 +1,4 @@
-"""What people install: the wheel holds what it needs, and works far from the repository."""
+"""Installed packages: the wheel contains every file and works outside the repository."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGES = ("shiftbench", "aft_models", "cli/shiftbench_cli")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the sdist and of the wheel that is built from it, as a release is."""
+    """Build an sdist and a wheel from it, as for a release; return their folder."""
     source = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -39,7 +39,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def needed() -> set[str]:
-    """Every file of the packages, by its path in a wheel; weights that tests left are not there."""
+    """List every file of the packages by its path in a wheel, without weights left by tests."""
     return {
         path.relative_to((ROOT / name).parent).as_posix()
         for name in PACKAGES
@@ -48,7 +48,7 @@ def needed() -> set[str]:
     }
 
 
-def test_wheel_and_sdist_hold_every_file_of_the_packages(built: Path) -> None:
+def test_wheel_and_sdist_contain_every_file_of_the_packages(built: Path) -> None:
     [wheel], [sdist] = built.glob("*.whl"), built.glob("*.tar.gz")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert needed() - names == set()
@@ -61,8 +61,8 @@ def test_wheel_and_sdist_hold_every_file_of_the_packages(built: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_runs_from_an_empty_folder(built: Path, tmp_path: Path) -> None:
-    """In an environment of its own, which borrows the heavy dependencies from this one."""
+def test_wheel_runs_from_an_empty_folder(built: Path, tmp_path: Path) -> None:
+    """A separate environment uses the heavy dependencies of this one."""
     home, empty = tmp_path / "environment", tmp_path / "empty"
     empty.mkdir()
     venv.create(home, with_pip=False)

@@ -28,7 +28,7 @@ from shiftbench.tables import Cells
 
 
 class Mirror(Shift):
-    """Whole-pixel crops of the mirror image."""
+    """Integer crops of the mirror image."""
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
         height, width = view_size(canvas, margin)
@@ -109,7 +109,7 @@ MODEL_SOURCES.register("toy", Toys())
 
 
 class OverMirror(InputRemedy):
-    """The image over its mirror image."""
+    """Image above its mirror image."""
 
     def show(self, images: Tensor) -> tuple[Tensor, Undo]:
         return torch.maximum(images, images.flip(-1)), same

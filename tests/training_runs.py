@@ -1,4 +1,4 @@
-"""A tiny model, a handful of scenes, and runs over them, for the tests of training."""
+"""A tiny model, a few scenes, and runs over them, for the tests of training."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ SHIFT_CONSISTENCY = replace(RECIPE, shift=2, consistency=4.0)
 
 
 def scenes(count: int = 48) -> PixelSet:
-    """The first scenes, 16 pixels wide and 2 more on each side."""
+    """Load the first scenes, 16 pixels wide and 2 more on each side."""
     data = Scenes("train", count)
     return PixelSet(data.render(range(count), 16, 2), torch.tensor(list(data.labels)))
 
 
 class TinyNet(nn.Module):
-    """A convolution, dropout (so that global randomness matters) and a classifier."""
+    """Network of a convolution, dropout (so that global randomness matters) and a classifier."""
 
     def __init__(self, classes: int = 12, *, batch_norm: bool = True) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class TinyNet(nn.Module):
         self.head = nn.Linear(16, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits."""
+        """Return logits."""
         features = self.drop(self.norm(self.stem(images)).relu())
         logits: Tensor = self.head(features.mean((2, 3)))
         return logits
@@ -69,7 +69,7 @@ def run(
     processes: Processes | None = None,
     resume: bool = True,
 ) -> Outcome:
-    """Trains the tiny network on a few scenes."""
+    """Train the tiny network on a few scenes."""
     if model is None:
         torch.manual_seed(0)
         model = TinyNet()

@@ -1,4 +1,4 @@
-"""Checkpoints with the names of the authors' code: what they say is what is loaded."""
+"""Checkpoints with the key names of the authors' code."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from aft_models.authors import convert_authors_checkpoint
 from aft_models.checkpoint import load_state, load_weights, read_weights
 
 ALIAS_FREE = "xcit_nano_12_p16_af"
-TRAINED = {"num_classes": 6, "norm_mean": "channel", "tokens_norm": True}  # as their code does
-PAPER = {  # the command line of the alias-free models, and a few words of its own
+TRAINED = {"num_classes": 6, "norm_mean": "channel", "tokens_norm": True}  # as in their code
+PAPER = {  # the command line of the alias-free models, and a few arguments of the script itself
     "model": "xcit_af_nano_12_p16",
     "use_pos": False,
     "conv_padding_mode": "circular",
@@ -35,7 +35,7 @@ PAPER = {  # the command line of the alias-free models, and a few words of its o
     "features_type": "cls_attn_af",
     "lr": 5e-4,
 }
-DEFAULTS = {  # what the script saves with their other models, which do not look at it
+DEFAULTS = {  # arguments that the script saves with their other models, which ignore them
     **PAPER,
     "model": "xcit_nano_12_p16",
     "use_pos": True,
@@ -54,7 +54,7 @@ def _seeded() -> None:
 
 
 def authors_names(model: XCiT, kind: str, *, fused: bool = True) -> dict[str, Tensor]:
-    """The state dict of ``model`` under the names of their ``kind`` of model."""
+    """Return the state dict of ``model`` under the names of their ``kind`` of model."""
     fused = fused and kind != "APS"
     position = "pos_module." if kind == "alias-free" else "pos_embeder."
     state = {}
@@ -102,7 +102,7 @@ def require_same(loaded: nn.Module, model: nn.Module) -> None:
         ("_af_poly", "alias-free"),
     ],
 )
-def test_the_models_of_the_paper_load_by_their_name(
+def test_authors_checkpoint_loads_by_name_of_architecture(
     variant: str, kind: str, tmp_path: Path
 ) -> None:
     name = f"xcit_nano_12_p16{variant}"
@@ -145,7 +145,7 @@ def test_the_models_of_the_paper_load_by_their_name(
         ),
     ],
 )
-def test_saved_arguments_come_before_the_preset(
+def test_authors_saved_arguments_override_preset(
     changes: dict[str, Any], switches: dict[str, Any]
 ) -> None:
     model = disturbed(create_xcit(ALIAS_FREE, **TRAINED, **switches))
@@ -173,16 +173,16 @@ def test_saved_arguments_come_before_the_preset(
         (ALIAS_FREE, "alias-free", {}, {"positional": True}),
     ],
 )
-def test_one_baseline_normalizes_the_class_token_alone(
+def test_authors_nano_p8_baseline_normalizes_class_token_alone(
     name: str, kind: str, arguments: dict[str, Any], switches: dict[str, Any]
 ) -> None:
-    """And keys tell whether there is a positional encoding."""
+    """The keys determine the positional encoding."""
     model = disturbed(create_xcit(name, **{**TRAINED, **switches}))
     content = {"model": authors_names(model, kind), "args": argparse.Namespace(**arguments)}
     loaded = load_authors_checkpoint(content, name)
     assert loaded.cfg == model.cfg
     require_same(loaded, model)
-    if kind == "alias-free":  # the caller has the last word
+    if kind == "alias-free":  # arguments of the caller take precedence
         assert load_authors_checkpoint(content, name, up=3).cfg.up == 3
 
 
@@ -206,7 +206,7 @@ def test_one_baseline_normalizes_the_class_token_alone(
         ({**UP_POLY, "mlp_act_kwargs": {"up": 4}}, "the weights contain some of degree 2"),
     ],
 )
-def test_what_is_no_model_here_is_refused(changes: dict[str, Any], complaint: str) -> None:
+def test_authors_unsupported_arguments_raise(changes: dict[str, Any], complaint: str) -> None:
     stored = "mlp_act_kwargs" in changes
     poly = {"embed_activation": "af_poly", "block_activation": "af_poly", "embed_degree": 2}
     model = create_xcit(ALIAS_FREE, **TRAINED, **(poly if stored else {}))
@@ -225,7 +225,7 @@ def test_what_is_no_model_here_is_refused(changes: dict[str, Any], complaint: st
         ("alias-free", "_af_avgpool", "_aps_avgpool", "authors' alias-free model"),
     ],
 )
-def test_another_kind_of_model_is_refused_though_its_keys_fit(
+def test_authors_other_model_with_fitting_keys_raises(
     kind: str, built: str, asked: str, complaint: str
 ) -> None:
     state = authors_names(create_xcit(f"xcit_nano_12_p16{built}", **TRAINED), kind)
@@ -233,7 +233,7 @@ def test_another_kind_of_model_is_refused_though_its_keys_fit(
         load_authors_checkpoint(state, f"xcit_nano_12_p16{asked}")
 
 
-def test_keys_are_loaded_strictly(tmp_path: Path) -> None:
+def test_authors_keys_are_loaded_strictly(tmp_path: Path) -> None:
     state = authors_names(create_xcit(ALIAS_FREE), "alias-free")
     del state["blocks.3.gamma1"]
     state["blocks.3.gamma7"] = torch.ones(3)
@@ -260,7 +260,9 @@ def test_keys_are_loaded_strictly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variant", "kind"), [("", "baseline"), ("_aps", "APS"), ("_af", "alias-free")]
 )
-def test_converted_checkpoint_is_loaded_as_trained(variant: str, kind: str, tmp_path: Path) -> None:
+def test_authors_converted_checkpoint_has_equal_logits(
+    variant: str, kind: str, tmp_path: Path
+) -> None:
     name = f"xcit_nano_12_p16{variant}"
     model = create_xcit(name, num_classes=7, norm_mean="channel", tokens_norm=True).eval()
     file = tmp_path / "theirs.pth"

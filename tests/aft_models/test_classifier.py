@@ -1,4 +1,4 @@
-"""A new last layer for any classifier; everything else stays."""
+"""Replacement of the last layer of any classifier."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from aft_models.classifier import classifier_names, replace_classifier
 
 
 class Wrapped(nn.Module):
-    """A model inside another one, which does not say where its classifier is."""
+    """Model inside another one, without the name of its classifier."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.inner = model
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits."""
+        """Return logits."""
         return self.inner(images.roll(1, -1))  # type: ignore[no-any-return]
 
 
 class HeadFirst(nn.Module):
-    """Its classifier is the first module by name, and the last to run."""
+    """Model whose classifier is the first module by name, and the last to run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class HeadFirst(nn.Module):
         self.unused = nn.Linear(10, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits."""
+        """Return logits."""
         return self.a_head(self.body(images).mean((2, 3)))  # type: ignore[no-any-return]
 
 
@@ -72,7 +72,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("build", "names"), MODELS.values(), ids=MODELS)
-def test_the_last_layer_alone_is_replaced(
+def test_replace_classifier_changes_last_layer_only(
     build: Callable[[], nn.Module], names: tuple[str, ...]
 ) -> None:
     model = build()
@@ -90,7 +90,7 @@ def test_the_last_layer_alone_is_replaced(
     assert getattr(model, "num_classes", 7) == 7
 
 
-def test_trained_weights_are_loaded_around_a_classifier_of_other_classes() -> None:
+def test_load_backbone_skips_classifier_of_other_classes() -> None:
     source, target, same = (create_xcit("xcit_pico_6_p8", num_classes=n) for n in (10, 12, 10))
     weights, before = source.state_dict(), target.state_dict()
     head = {key: value.clone() for key, value in before.items() if key.startswith("head.")}
@@ -106,14 +106,14 @@ def test_trained_weights_are_loaded_around_a_classifier_of_other_classes() -> No
     assert all(torch.equal(weights[k], v) for k, v in same.state_dict().items()), "whole or not"
 
 
-def test_double_precision_stays() -> None:
+def test_replace_classifier_keeps_double_precision() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 10, bias=False)).double()
     assert replace_classifier(model, 3, size=4)
     assert model[1].weight.dtype == torch.float64
     assert model[1].bias is None
 
 
-def test_timm_replaces_what_is_no_linear_layer() -> None:
+def test_replace_classifier_timm_model_without_linear_layer() -> None:
     model = timm.create_model("mobilenetv3_small_050", num_classes=10)
     model.classifier = nn.Sequential(nn.Dropout(), model.classifier)
     assert not replace_classifier(model, 10)
@@ -128,6 +128,6 @@ def test_timm_replaces_what_is_no_linear_layer() -> None:
         (nn.Conv2d(3, 5, 1), r"expected logits \(batch, classes\) from Conv2d, got \(1, 5, 4, 4\)"),
     ],
 )
-def test_a_model_without_a_classifier_is_told_so(model: nn.Module, complaint: str) -> None:
+def test_replace_classifier_without_linear_layer_raises(model: nn.Module, complaint: str) -> None:
     with pytest.raises(AftModelsError, match=complaint):
         replace_classifier(model, 3, size=4)

@@ -1,4 +1,4 @@
-"""Exported models answer as PyTorch does, for any batch; what cannot be exported is told."""
+"""Exported models have the logits of PyTorch for any batch size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _seeded() -> None:
 
 
 def assert_exports(model: nn.Module, side: int) -> None:
-    """One file, several batch sizes, PyTorch's logits within rounding."""
+    """Compare one file with PyTorch at several batch sizes, up to rounding."""
     session = OnnxNetwork(export_onnx(model, (3, side, side)), name="exported")
     assert session.size == side
     assert session.batch is None
@@ -41,7 +41,7 @@ def assert_exports(model: nn.Module, side: int) -> None:
 
 @pytest.mark.parametrize("name", ["pico_6_p4_af", "pico_6_p8_af_poly", "nano_12_p16_aps"])
 @pytest.mark.parametrize("up", [2, 3])
-def test_the_form_for_graphs_equals_the_one_in_buffers(
+def test_activation_graph_form_equals_buffer_form(
     name: str, up: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = aft_models.create_xcit(f"xcit_{name}", up=up, **SMALL, img_size=(48, 80))
@@ -56,14 +56,14 @@ def test_the_form_for_graphs_equals_the_one_in_buffers(
 
 
 @pytest.mark.parametrize("variant", ["_aps", "_af"])
-def test_small_models_export(variant: str) -> None:
+def test_export_small_models_have_equal_logits(variant: str) -> None:
     model = aft_models.create_xcit(f"xcit_pico_6_p4{variant}", img_size=32, **SMALL)
     assert_exports(disturbed(model), 32)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("switches", [{"up": 3}, {"attention": "sima"}, {"norm_mean": "channel"}])
-def test_switches_export(switches: dict[str, int | str]) -> None:
+def test_export_every_switch_has_equal_logits(switches: dict[str, int | str]) -> None:
     model = aft_models.create_xcit("xcit_pico_6_p8_af_poly", img_size=64, **SMALL, **switches)
     assert_exports(disturbed(model), 64)
 
@@ -73,13 +73,13 @@ def test_switches_export(switches: dict[str, int | str]) -> None:
 @pytest.mark.parametrize(
     ("size", "side"), [("pico_6_p8", 64), ("pico_6_p4", 32), ("nano_12_p16", 224)]
 )
-def test_bundled_models_export(size: str, side: int, variant: str) -> None:
+def test_export_bundled_models_have_equal_logits(size: str, side: int, variant: str) -> None:
     model = timm.create_model(f"xcit_{size}{variant}", num_classes=10, img_size=side)
     assert_exports(disturbed(model), side)
 
 
 class Calls(nn.Module):
-    """A module of one function."""
+    """Module of one function."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Calls(nn.Module):
         (lambda x: x.flatten(1) + torch.zeros(2, 1), "fixes the batch size"),
     ],
 )
-def test_what_cannot_be_exported_is_told(
+def test_export_unsupported_operator_raises(
     function: Callable[[Tensor], Tensor], reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(AftModelsError, match=rf"^cannot export Calls to ONNX: .*{reason}.*$"):
@@ -108,12 +108,12 @@ def test_what_cannot_be_exported_is_told(
     assert capfd.readouterr() == ("", "")
 
 
-def test_training_mode_is_told() -> None:
+def test_export_training_mode_raises() -> None:
     with pytest.raises(AftModelsError, match="Linear is in training mode"):
         export_onnx(nn.Linear(2, 2), (3, 2, 2))
 
 
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_missing_package_names_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(AftModelsError, match=r"pip install 'shiftbench\[onnx\]'"):
         export_onnx(nn.Linear(2, 2).eval(), (3, 2, 2))

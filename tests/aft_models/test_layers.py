@@ -1,4 +1,4 @@
-"""The layers: each fast form equals its plain form, and each layer obeys the law it states."""
+"""Layers: each fast form equals its plain form, and each layer has the stated property."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def double(*shape: int) -> Tensor:
 def assert_same_gradients(
     fast: Tensor, slow: Tensor, leaves: list[Tensor], *, relative: float = 1e-10
 ) -> None:
-    """Values and all gradients agree, relative to the largest entry of each."""
+    """Compare values and all gradients, relative to the largest entry of each."""
     weight = torch.randn_like(slow)
     pairs = [(fast.detach(), slow.detach())]
     pairs += zip(
@@ -61,13 +61,13 @@ def assert_same_gradients(
 
 
 def assert_commutes(layer: Callable[[Tensor], Tensor], x: Tensor, *offset: float) -> None:
-    """The layer of the shifted map is the shifted layer of the map."""
+    """Compare the layer of the shifted map with the shifted layer of the map."""
     got, expected = layer(fractional_shift(x, *offset)), fractional_shift(layer(x), *offset)
     torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-11)
 
 
 def plain_function(layer: AliasFreeActivation, x: Tensor) -> Tensor:
-    """What the layer applies to each element, ``(B, C, H, W)``, power by power."""
+    """Apply the layer's function to each element, ``(B, C, H, W)``, power by power."""
     if layer.coefficients is None:
         return F.gelu(x)
     rows = layer.coefficients[:, :, None, None].unbind(1)
@@ -78,7 +78,7 @@ def plain_function(layer: AliasFreeActivation, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("function", ["gelu", "poly"])
 @pytest.mark.parametrize("up", [2, 3, 4])
 @pytest.mark.parametrize("size", SIZES)
-def test_activation_equals_the_fft_form(
+def test_activation_equals_fft_form(
     size: tuple[int, int], up: int, function: str, layout: str
 ) -> None:
     for down in (1, 2):
@@ -98,7 +98,7 @@ def test_activation_equals_the_fft_form(
         assert_same_gradients(fast, slow, leaves)
 
 
-def test_activation_does_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activation_independent_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = AliasFreeActivation().double()
     x = double(5, 2, 6, 6).requires_grad_()
     whole = layer(x)
@@ -145,7 +145,7 @@ def test_polynomials_are_exact_for_every_shift(degree: int, up: int) -> None:
     assert_commutes(layer, x, 0.27, 1.41)
 
 
-def test_a_degree_too_high_for_the_up_factor_warns() -> None:
+def test_polynomial_degree_too_high_for_up_factor_warns() -> None:
     with pytest.warns(UserWarning, match="only from up = 3"):
         AliasFreeActivation("poly", channels=2, degree=4)
     with warnings.catch_warnings():
@@ -153,7 +153,7 @@ def test_a_degree_too_high_for_the_up_factor_warns() -> None:
         AliasFreeActivation("poly", channels=2, degree=3)
 
 
-def test_any_elementwise_function_works() -> None:
+def test_activation_accepts_any_elementwise_function() -> None:
     x = double(1, 2, 6, 6).requires_grad_()
     layer = AliasFreeActivation(torch.tanh, layout="NHWC")
     slow = reference.fft_activation(x, torch.tanh)
@@ -170,7 +170,7 @@ def test_fused_stem_equals_its_modules(
 ) -> None:
     monkeypatch.setattr(stem, "_rows_axis", lambda image: rows_axis)
     monkeypatch.setattr("aft_models.layers.activation._CPU_CHUNK", 1)  # an image per thread
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # so the three are two chunks
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # therefore two chunks
     options = {"padding": "circular", "downsample": "af", "last_activation": True}
     fused = ConvPatchEmbed(16, 8, activation=activation, up=up, **options).double()
     disturbed(fused).train(training)
@@ -190,7 +190,7 @@ def test_fused_stem_equals_its_modules(
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12, msg=name)
 
 
-def test_stem_leaves_a_synchronized_norm_to_itself() -> None:
+def test_stem_runs_modules_of_synchronized_norm() -> None:
     embed = ConvPatchEmbed(8, 4, padding="circular", downsample="af", activation="af_gelu")
     x = torch.randn(2, 3, 8, 8)
     embed.eval()
@@ -201,7 +201,7 @@ def test_stem_leaves_a_synchronized_norm_to_itself() -> None:
 
 
 @pytest.mark.parametrize("name", ["proj.0", "proj.0.0", "proj.0.1", "proj.1"])
-def test_stem_calls_the_modules_that_somebody_watches(name: str) -> None:
+def test_stem_calls_modules_with_hooks(name: str) -> None:
     embed = ConvPatchEmbed(8, 4, padding="circular", downsample="af", activation="af_gelu").eval()
     x = torch.randn(2, 3, 8, 8)
     expected, _ = embed(x)
@@ -250,7 +250,7 @@ def test_norm_commutes_with_fractional_shifts(mean: str) -> None:
 
 
 def plain_aps(x: Tensor, stride: int) -> Tensor:
-    """One image at a time, one component at a time."""
+    """Compute APS one image and one component at a time."""
     chosen = []
     for image in x:
         parts = [image[:, i::stride, j::stride] for i in range(stride) for j in range(stride)]
@@ -279,11 +279,11 @@ def test_aps_breaks_ties_by_the_lowest_index_and_pads_odd_sizes() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ATTENTIONS))
-def test_attention_shifts_with_its_tokens(name: str) -> None:
-    """Q, K, V shift with the input, K^T V does not change, so the output shifts (Prop. 1-2)."""
+def test_attention_equivariant_to_shifts_of_tokens(name: str) -> None:
+    """Q, K, V shift with the input and K^T V does not change, so the output shifts (Prop. 1-2)."""
     attention = ATTENTIONS[name](8, num_heads=2, qkv_bias=True).double()
     grid = reference.fft_downsample(double(2, 8, 6, 5), (6, 5))
-    # SimA's l1 norm is the one step that a fraction of a token changes: whole tokens are exact.
+    # Only SimA's l1 norm changes under fractional shifts: integer shifts of tokens are exact.
     offset = (1, 2) if name == "sima" else (0.3, 2.6)
     moved = fractional_shift(grid, *offset)
 
@@ -317,7 +317,7 @@ def test_linear_and_sima_equal_their_equations() -> None:
 
 
 @pytest.mark.parametrize("residual_norm", [True, False])
-def test_class_attention_token_stays_and_patches_shift(residual_norm: bool) -> None:
+def test_class_attention_token_invariant_and_patches_equivariant(residual_norm: bool) -> None:
     """Propositions 3 and 4, for the authors' code and for the paper's text."""
     block = AliasFreeClassAttention(8, 2, residual_norm=residual_norm).double()
     grid = reference.fft_downsample(double(2, 8, 6, 5), (6, 5))
@@ -333,7 +333,7 @@ def test_class_attention_token_stays_and_patches_shift(residual_norm: bool) -> N
     torch.testing.assert_close(patches_1, fractional_shift(patches_0, 0.4, 1.3), rtol=0, atol=1e-12)
 
 
-def test_class_attention_of_the_text_mirrors_the_blocks() -> None:
+def test_class_attention_without_residual_norm_has_structure_of_blocks() -> None:
     block = AliasFreeClassAttention(8, 2, residual_norm=False).double()
     x = double(2, 7, 8)
     y = x + block.gamma1 * block.attn(block.norm1(x))
@@ -341,7 +341,7 @@ def test_class_attention_of_the_text_mirrors_the_blocks() -> None:
     torch.testing.assert_close(block(x), torch.cat([token, y[:, 1:]], 1))
 
 
-def test_only_the_input_is_saved() -> None:
+def test_activation_backward_saves_only_the_input() -> None:
     layer = AliasFreeActivation(layout="NHWC")
     x = torch.randn(2, 6, 6, 4, requires_grad=True)
     saved: list[Tensor] = []
@@ -366,6 +366,6 @@ def test_only_the_input_is_saved() -> None:
         (lambda: AliasFreeDownsample(2)(torch.zeros(1, 1, 5, 4)), "must divide"),
     ],
 )
-def test_bad_input_is_told(request_: Callable[[], object], message: str) -> None:
+def test_layers_invalid_input_raises(request_: Callable[[], object], message: str) -> None:
     with pytest.raises(AftModelsError, match=message):
         request_()

@@ -1,4 +1,4 @@
-"""Resampling: the matrix forms equal the FFT forms, and obey the laws of periodic signals."""
+"""Resampling: the matrix forms equal the FFT forms and have the properties of periodic signals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def without_nyquist(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("up", [1, 2, 3, 4])
-def test_upsampling_equals_the_padded_spectrum(size: tuple[int, int], up: int) -> None:
+def test_upsample_equals_padded_spectrum(size: tuple[int, int], up: int) -> None:
     x = images(*size)
     torch.testing.assert_close(
         alias_free_upsample(x, up), reference.fft_upsample(x, up), rtol=0, atol=1e-13
@@ -42,7 +42,7 @@ def test_upsampling_equals_the_padded_spectrum(size: tuple[int, int], up: int) -
 
 
 @pytest.mark.parametrize("n", range(1, 18))
-def test_downsampling_to_any_size_equals_the_cut_spectrum(n: int) -> None:
+def test_downsample_to_any_size_equals_cut_spectrum(n: int) -> None:
     x = images(3, n)
     for m in range(1, n + 1):
         fast = contract(downsample_matrix(n, m), x, 2)
@@ -51,7 +51,7 @@ def test_downsampling_to_any_size_equals_the_cut_spectrum(n: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("offset", [(0.5, 0.0), (0.3, -1.7), (1 / 3, 2.25), (-8.5, 100.1)])
-def test_fractional_shift_equals_the_turned_spectrum(
+def test_fractional_shift_equals_rotated_spectrum(
     size: tuple[int, int], offset: tuple[float, float]
 ) -> None:
     x = images(*size)
@@ -61,7 +61,7 @@ def test_fractional_shift_equals_the_turned_spectrum(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_integer_shift_is_roll_bit_for_bit(size: tuple[int, int]) -> None:
+def test_integer_shift_equals_roll(size: tuple[int, int]) -> None:
     x = images(*size)
     assert torch.equal(fractional_shift(x, 2, -3), x.roll((-2, 3), (1, 2)))
     assert torch.equal(fractional_shift(x, 0, 0), x)
@@ -79,7 +79,7 @@ def test_offsets_add_up_without_nyquist(n: int, d: float, e: float) -> None:
     torch.testing.assert_close(twice, fractional_shift(x, d + e, d + e), rtol=0, atol=1e-11)
 
 
-def test_two_half_shifts_lose_the_nyquist_bin() -> None:
+def test_two_half_pixel_shifts_remove_the_nyquist_bin() -> None:
     x = torch.tensor([[1.0, -1.0, 1.0, -1.0]], dtype=torch.float64)
     assert fractional_shift(x, 0, 0.5).abs().max() < 1e-15
 
@@ -93,13 +93,13 @@ def test_downsampling_commutes_with_every_shift(size: tuple[int, int]) -> None:
         torch.testing.assert_close(first, last, rtol=0, atol=1e-13)
 
 
-def test_gradients_are_the_transposes() -> None:
+def test_resample_gradients_equal_transposes() -> None:
     x = images(6, 5).requires_grad_()
     assert torch.autograd.gradcheck(lambda t: fractional_shift(t, 0.3, 0.7), x)
     assert torch.autograd.gradcheck(lambda t: alias_free_upsample(t, 3), x)
 
 
-def test_half_precision_is_resampled_in_single() -> None:
+def test_resample_half_precision_computes_in_single() -> None:
     x = images(8, 8).half()
     assert alias_free_upsample(x, 2).dtype == torch.half
     torch.testing.assert_close(
@@ -110,7 +110,7 @@ def test_half_precision_is_resampled_in_single() -> None:
     )
 
 
-def test_matrices_made_in_inference_mode_serve_training() -> None:
+def test_matrices_of_inference_mode_are_usable_in_training() -> None:
     with torch.inference_mode():
         shift_matrix(23, 0.123)
     x = images(23, 23).requires_grad_()
@@ -126,7 +126,7 @@ def test_fake_tensors_do_not_enter_the_cache() -> None:
     assert type(upsample_matrix(29, 2)) is torch.Tensor
 
 
-def test_a_second_use_builds_nothing() -> None:
+def test_matrices_are_cached() -> None:
     x = images(12, 12)
     fractional_shift(x, 0.25, 0.25)
 
@@ -139,7 +139,7 @@ def test_a_second_use_builds_nothing() -> None:
         fractional_shift(x, 0.25, 0.25)
 
 
-def test_errors_say_what_to_do() -> None:
+def test_resample_invalid_input_raises() -> None:
     with pytest.raises(AftModelsError, match="must divide the size"):
         alias_free_downsample(images(9, 8))
     with pytest.raises(AftModelsError, match="floating-point"):

@@ -16,7 +16,7 @@ from shiftbench.running.runner import Execution, run
 from shiftbench.scores import ACCURACY
 
 RECORDS = Path(__file__).parents[2] / "results" / "records"
-LARGEST = 2 * 1024 * 1024  # bytes: everyone who installs the package downloads them
+LARGEST = 2 * 1024 * 1024  # bytes: every installation downloads them
 
 
 def record_of(name: str) -> Result:
@@ -29,7 +29,7 @@ def test_bundled_weights_have_a_record_of_their_accuracy(name: str) -> None:
     assert record.model.digest == load_model(name).identity.digest
     measured = record.scores[ACCURACY]
     assert measured.n <= card.images["accuracy"]
-    # Training scores the images that it holds in memory, resized once to the canvas.
+    # Training scores the images in memory, which are resized once to the canvas.
     assert measured.value == pytest.approx(card.scores["accuracy"], abs=0.01)
     assert (BUNDLED / f"{name}.safetensors").stat().st_size <= LARGEST
 

@@ -1,4 +1,4 @@
-"""The models: parity with timm, timm's interface, and bad requests."""
+"""Models: parity with timm, timm's interface, and invalid requests."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _seeded() -> None:
 
 
 def tiny_model(**switches: object) -> nn.Module:
-    """A preset shrunk to two blocks, quick enough for every check."""
+    """Build a preset reduced to two blocks."""
     return create_xcit("xcit_pico_6_p4_af", depth=2, num_classes=5, img_size=16, **switches)
 
 
 @pytest.mark.parametrize("size", ["nano_12_p16", "nano_12_p8", "tiny_12_p16", "small_12_p16"])
-def test_baseline_equals_timm(size: str) -> None:
+def test_xcit_baseline_equals_timm(size: str) -> None:
     theirs = disturbed(timm.create_model(f"xcit_{size}_224", num_classes=7))
     ours = timm.create_model(f"xcit_{size}", num_classes=7).eval()
     ours.load_state_dict(theirs.state_dict())
@@ -55,7 +55,7 @@ def test_every_preset_trains_on_any_grid(name: str) -> None:
     assert without == []
 
 
-def test_presets_are_the_table_of_the_paper() -> None:
+def test_presets_equal_table_of_the_paper() -> None:
     sizes = {"pico_6": (4, 8), "nano_12": (16, 8), "tiny_12": (16, 8), "small_12": (16, 8)}
     assert len(PRESETS) == len(VARIANTS) * sum(map(len, sizes.values()))
     assert set(timm.list_models("xcit_nano_12_p16_af*")) >= {
@@ -104,7 +104,7 @@ def test_timm_interface() -> None:
 
 
 @pytest.mark.parametrize("name", ["xcit_pico_6_p4_af", "xcit_pico_6_p4_aps", "xcit_pico_6_p4"])
-def test_copies_and_files_give_the_same_logits(name: str, tmp_path: Path) -> None:
+def test_xcit_copies_and_files_give_equal_logits(name: str, tmp_path: Path) -> None:
     model = disturbed(timm.create_model(name, num_classes=4, img_size=16))
     x = torch.randn(2, 3, 16, 16)
     expected = model(x)
@@ -115,7 +115,7 @@ def test_copies_and_files_give_the_same_logits(name: str, tmp_path: Path) -> Non
         assert torch.equal(other(x), expected)
 
 
-def test_no_matrix_enters_the_state_dict() -> None:
+def test_xcit_state_dict_contains_no_matrices() -> None:
     plain = create_xcit("xcit_pico_6_p4_nopos").state_dict()
     alias_free = create_xcit("xcit_pico_6_p4_af")
     before = alias_free.state_dict().keys()
@@ -126,7 +126,7 @@ def test_no_matrix_enters_the_state_dict() -> None:
 
 
 @pytest.mark.parametrize("name", ["xcit_pico_6_p4_af", "xcit_pico_6_p4_af_poly"])
-def test_gradient_checkpointing_changes_nothing(name: str) -> None:
+def test_xcit_gradient_checkpointing_gives_equal_gradients(name: str) -> None:
     model = create_xcit(name, depth=2, num_classes=5)
     other = copy.deepcopy(model)
     other.set_grad_checkpointing()
@@ -139,7 +139,7 @@ def test_gradient_checkpointing_changes_nothing(name: str) -> None:
         torch.testing.assert_close(a.grad, b.grad)
 
 
-def test_channels_last_changes_nothing() -> None:
+def test_xcit_channels_last_gives_equal_logits() -> None:
     model = disturbed(tiny_model()).double()
     x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     expected = model(x)
@@ -204,7 +204,7 @@ def card(architecture: str, tag: str = "toy") -> WeightsCard:
     )
 
 
-def test_weights_come_back_with_their_card(tmp_path: Path) -> None:
+def test_weights_round_trip_with_card(tmp_path: Path) -> None:
     name = "xcit_pico_6_p4_af"
     model = disturbed(create_xcit(name, num_classes=3, up=3, img_size=16))
     save_weights(model, tmp_path / "new", card(name))
@@ -220,7 +220,7 @@ def test_weights_come_back_with_their_card(tmp_path: Path) -> None:
     assert not loaded.training
 
 
-def test_weights_refuse_what_is_wrong(tmp_path: Path) -> None:
+def test_weights_invalid_files_raise(tmp_path: Path) -> None:
     name = "xcit_pico_6_p4"
     model = create_xcit(name, num_classes=3)
     path = save_weights(model, tmp_path, card(name))
@@ -239,7 +239,7 @@ def test_weights_refuse_what_is_wrong(tmp_path: Path) -> None:
         weights_card(f"{name}.toy", tmp_path)
 
 
-def test_digest_sees_values_names_and_shapes_but_not_order() -> None:
+def test_digest_depends_on_values_names_and_shapes_but_not_order() -> None:
     a, b = torch.arange(4.0), torch.ones(2, dtype=torch.int64)
     one = state_dict_digest({"a": a, "b": b})
     assert one == state_dict_digest({"b": b, "a": a.clone()})
@@ -281,6 +281,6 @@ SHAPE = {"depth": 1, "num_heads": 4}
         ),
     ],
 )
-def test_bad_requests_are_told(request_: Callable[[], object], message: str) -> None:
+def test_xcit_invalid_request_raises(request_: Callable[[], object], message: str) -> None:
     with pytest.raises(AftModelsError, match=message):
         request_()

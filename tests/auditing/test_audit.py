@@ -1,4 +1,4 @@
-"""Laws of the layer audit: it blames the layers that break equivariance and no others."""
+"""Properties of the layer audit: errors are attributed to the layers that cause them."""
 
 import ast
 import math
@@ -52,17 +52,17 @@ def assert_exact(layer: LayerReport) -> None:
     assert layer.own < 1e-12
 
 
-def test_the_strided_layer_is_blamed_and_what_follows_only_inherits() -> None:
+def test_audit_attributes_error_to_the_strided_layer() -> None:
     model = network(circular(3, 4), circular(4, 4, stride=2), circular(4, 4)).double().eval()
     report = audit(model, images(), offsets=INTEGER)
     layers = {layer.name: layer for layer in report.layers}
     assert report.breakers()[0].name == "1"
     assert layers["0"].accumulated < 1e-12
-    assert_exact(layers["2"])  # alone: its output moves as its input does
-    assert layers["2"].accumulated > 1e-2  # but it inherits the error of layer 1
+    assert_exact(layers["2"])  # alone: its output shifts like its input
+    assert layers["2"].accumulated > 1e-2  # the error of layer 1 propagates
 
 
-def test_pointwise_nonlinearity_breaks_fractional_shifts_only() -> None:
+def test_audit_pointwise_layer_has_error_at_fractional_shifts_only() -> None:
     model = network(nn.ReLU(), circular(3, 4))
     half = by_name(model, offsets=[Offset(0.5, 0)], size=(15, 15))
     assert half["0"].cause == "non-linearity"
@@ -71,10 +71,10 @@ def test_pointwise_nonlinearity_breaks_fractional_shifts_only() -> None:
     assert all(layer.own is None or layer.own < 1e-12 for layer in whole.values())
 
 
-# --- what a layer is given, and what becomes of its answer ---------------------------------------
+# --- inputs and outputs of layers -----------------------------------------------------------------
 
 
-def test_a_layer_that_writes_over_its_input_is_judged_by_what_it_was_given() -> None:
+def test_audit_in_place_layer_is_measured_on_its_original_input() -> None:
     def own(inplace: bool) -> float | None:
         torch.manual_seed(0)
         model = network(circular(3, 4), nn.ReLU(inplace=inplace), circular(4, 4))
@@ -84,7 +84,7 @@ def test_a_layer_that_writes_over_its_input_is_judged_by_what_it_was_given() -> 
 
 
 class Keywords(nn.Module):
-    """Calls its layers, all exact, with tensors in keyword arguments, alone and in a list."""
+    """Module that calls exact layers with tensors in keyword arguments, alone and in a list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,26 +96,26 @@ class Keywords(nn.Module):
 
 
 class Scale(nn.Module):
-    """Exact."""
+    """Exact layer."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 2 * x
 
 
 class Sum(nn.Module):
-    """Exact as well."""
+    """Exact layer."""
 
     def forward(self, x: Tensor, others: list[Tensor]) -> Tensor:
         return torch.stack([x, *others]).sum(0)
 
 
-def test_tensors_in_keyword_arguments_are_shifted() -> None:
+def test_audit_shifts_tensors_in_keyword_arguments() -> None:
     layers = by_name(Keywords())
     assert_exact(layers["alone"])
     assert_exact(layers["sum"])
 
 
-def test_every_call_of_a_shared_layer_is_judged() -> None:
+def test_audit_measures_every_call_of_a_shared_layer() -> None:
     act = nn.ReLU()
     layers = by_name(network(act, circular(3, 4), act), offsets=(Offset(0.5, 0),))
     assert {"0", "0 (2)"} <= set(layers)
@@ -139,31 +139,31 @@ def alias_free_xcit() -> XCiT:
     )
 
 
-def test_the_layers_inside_a_fused_stem_are_seen() -> None:
+def test_audit_measures_layers_inside_a_fused_stem() -> None:
     layers = by_name(alias_free_xcit())
     for name in ("patch_embed.proj.0.0", "patch_embed.proj.0.1", "patch_embed.proj.1"):
         assert layers[name].own is not None
     assert layers["patch_embed.proj.1"].lattice == (8, 8)
 
 
-def test_only_the_class_token_that_leaves_the_last_norm_counts() -> None:
+def test_audit_last_norm_counts_class_token_only() -> None:
     for model in (alias_free_xcit(), small_xcit()):
         norm = by_name(model, offsets=(Offset(0.5, 0.5),))["norm"]
         assert norm.lattice is None
         assert_exact(norm)  # each token is normalized by itself
 
 
-def test_attention_between_channels_is_not_an_image() -> None:
-    layers = by_name(alias_free_xcit(), offsets=(Offset(4, 8),))  # whole tokens
+def test_audit_channel_attention_has_no_position() -> None:
+    layers = by_name(alias_free_xcit(), offsets=(Offset(4, 8),))  # integer shifts of tokens
     attention = layers["blocks.0.attn.attn_drop"]
     assert attention.shape == (2, 8, 8)  # an image's shape
     assert attention.lattice is None
     assert attention.accumulated is not None
-    assert attention.accumulated < 1e-12  # no shift of whole tokens changes it
+    assert attention.accumulated < 1e-12  # invariant to integer shifts of tokens
 
 
 class DeadEnds(nn.Module):
-    """One layer leads nowhere, one is never called, and one works on a spectrum."""
+    """Module with an unused layer, a layer that is never called, and a layer of a spectrum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class DeadEnds(nn.Module):
         return self.head(y.mean((2, 3)))  # type: ignore[no-any-return]
 
 
-def test_what_could_not_be_judged_is_listed_with_the_reason() -> None:
+def test_audit_lists_unmeasured_layers_by_reason() -> None:
     report = audit(DeadEnds().double().eval(), images())
     assert report.unmeasured() == {UNREACHED: ["aside"], UNKNOWN: ["spectral"], UNCALLED: ["idle"]}
     assert {layer.name for layer in report.breakers()}.isdisjoint({"aside", "spectral", "idle"})
@@ -185,7 +185,7 @@ def test_what_could_not_be_judged_is_listed_with_the_reason() -> None:
     assert f"Not measured, {UNCALLED}: idle." in report.summary()
 
 
-def test_zero_initialized_weights_hide_no_layer() -> None:
+def test_audit_measures_layers_before_zero_initialized_weights() -> None:
     """Residual blocks often start with a last norm, or a head, of zeros."""
     model = timm.create_model("resnet10t", num_classes=5)
     nn.init.zeros_(model.fc.weight)
@@ -193,7 +193,7 @@ def test_zero_initialized_weights_hide_no_layer() -> None:
     report = audit(model.eval(), images(32, 32).float())
     assert UNREACHED not in report.unmeasured()
     assert "layer1.0.conv1" in {layer.name for layer in report.breakers()}
-    assert not model.layer1[0].bn2.weight.any()  # the model is left as it was
+    assert not model.layer1[0].bn2.weight.any()  # the model does not change
 
 
 NORMALIZE = "aft_models.preprocessing"  # shifts no pixels
@@ -212,7 +212,7 @@ def test_audit_does_not_import_the_operators_of_models() -> None:
 
 
 class Flattened(nn.Module):
-    """A weight per pixel."""
+    """Layer with a weight per pixel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class Flattened(nn.Module):
 
 
 class Windows(nn.Module):
-    """Means over fixed windows: no layer inside, and different between the windows' places."""
+    """Means over fixed windows: no layer inside, and different between windows."""
 
     def forward(self, x: Tensor) -> Tensor:
         means = F.avg_pool2d(x, 4)
@@ -245,7 +245,7 @@ CASES: dict[str, tuple[str | None, Callable[[], nn.Module]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_cause_is_named(case: str) -> None:
+def test_audit_finds_cause_of_layer_error(case: str) -> None:
     cause, make = CASES[case]
     layer = make()
     more = [] if isinstance(layer, nn.Conv2d) and layer.out_channels == 4 else [circular(3, 4)]
@@ -261,12 +261,12 @@ def test_the_cause_is_named(case: str) -> None:
     assert (first.border > first.interior) == (cause == "border")
 
 
-def test_a_classifier_of_flattened_maps_depends_on_the_position() -> None:
+def test_audit_classifier_of_flattened_maps_has_cause_position() -> None:
     assert by_name(Flattened(), offsets=DEFAULT_OFFSETS)["fc"].cause == "position"
 
 
 class Functional(nn.Module):
-    """Its layers are exact; the code between them is not."""
+    """Module with exact layers and inexact code between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ class Functional(nn.Module):
         return F.relu(self.inner(x))
 
 
-def test_the_code_between_layers_is_blamed_on_what_contains_it() -> None:
+def test_audit_attributes_functional_code_to_its_container() -> None:
     breakers = audit(network(Functional()).double().eval(), images()).breakers()
     assert [(layer.name, layer.cause) for layer in breakers] == [("0", "non-linearity")]
 
@@ -284,7 +284,7 @@ def test_the_code_between_layers_is_blamed_on_what_contains_it() -> None:
 # --- decibels, tables, names ----------------------------------------------------------------------
 
 
-def test_eq_t_against_its_definition() -> None:
+def test_eq_t_equals_its_definition() -> None:
     model = network(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()).double().eval()
     x, offsets = images(), (Offset(1, 0), Offset(-3, 2))
     layer = by_name(model, offsets=offsets)["1"]
@@ -305,7 +305,7 @@ def test_eq_t_against_its_definition() -> None:
     assert eq_t(1.0, 0.0) == math.inf
 
 
-def test_bad_input_is_refused() -> None:
+def test_audit_invalid_input_raises() -> None:
     model = network(circular(3, 4))
     with pytest.raises(ModelError, match="eval mode"):
         audit(model, images())

@@ -1,4 +1,4 @@
-"""The figure of errors along the depth: what is drawn against the table."""
+"""Figure of errors along the depth, compared with the table."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def table(*rows: tuple[str, bool, str, float | None, float | None]) -> pd.DataFr
 
 FRAME = table(
     ("conv", True, "8x8", 0.5, 0.5),
-    ("gate", True, "", 0.0, 0.001),  # has no place between maps: not on the line
-    ("lost", True, "8x8", None, None),  # was not judged
-    ("block", False, "8x8", 0.3, 0.3),  # holds layers
+    ("gate", True, "", 0.0, 0.001),  # no position between maps: not on the line
+    ("lost", True, "8x8", None, None),  # not measured
+    ("block", False, "8x8", 0.3, 0.3),  # contains layers
     ("act", True, "8x8", 0.0, 0.0),
     ("pool", True, "", 0.0, 0.1),
     ("", False, "", 0.2, 0.2),
 )
 
 
-def test_a_line_follows_the_maps_and_then_what_is_left_of_them() -> None:
+def test_depth_figure_line_has_maps_then_vectors() -> None:
     axes = depth_figure({"net": FRAME}).axes[0]
     (line,) = [line for line in axes.get_lines() if line.get_gid() == "net"]
     assert list(line.get_ydata()) == [0.5, FLOOR, 0.1, 0.2]  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def test_a_line_follows_the_maps_and_then_what_is_left_of_them() -> None:
     assert line.get_markevery() == [0], "the layers that break by themselves"
 
 
-def test_models_differ_in_look_and_the_legend_says_what_reaches_the_logits() -> None:
+def test_depth_figure_models_differ_in_style_and_legend_has_logit_errors() -> None:
     figure = depth_figure({f"$net_{i}$": FRAME for i in range(9)})
     lines = [line for line in figure.axes[0].get_lines() if line.get_gid()]
     looks = {(line.get_color(), str(line.get_linestyle()), i % 5) for i, line in enumerate(lines)}

@@ -1,4 +1,4 @@
-"""Laws of the places: a rearrangement moves them along, and a shape alone never makes a map."""
+"""Properties of positions: a rearrangement moves them, and a shape alone never makes a map."""
 
 from collections.abc import Callable
 
@@ -65,7 +65,7 @@ REARRANGEMENTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", REARRANGEMENTS)
 @pytest.mark.parametrize("width", [SIZE, 12])
-def test_a_rearranged_image_moves_as_the_image_does(name: str, width: int) -> None:
+def test_tracer_rearranged_image_shifts_like_the_image(name: str, width: int) -> None:
     rearrange = REARRANGEMENTS[name]
     y, layout = follow(rearrange, width)
     assert layout is not None
@@ -75,14 +75,14 @@ def test_a_rearranged_image_moves_as_the_image_does(name: str, width: int) -> No
         torch.testing.assert_close(layout.shift(y, offset), moved)
 
 
-def test_a_strided_slice_lies_on_a_coarser_lattice() -> None:
+def test_tracer_strided_slice_is_on_a_coarser_grid() -> None:
     y, layout = follow(lambda x: x[:, :, 1::2, ::2])
     assert layout is not None
     assert layout.size == (4, 4)
     torch.testing.assert_close(layout.shift(y, Offset(2, -4)), y.roll((-1, 2), (2, 3)))
 
 
-def test_a_sum_over_a_cell_keeps_the_coarser_cell() -> None:
+def test_tracer_sum_over_a_cell_keeps_the_cell() -> None:
     weight = torch.randn(4 * CHANNELS, 5, dtype=torch.float64)
     y, layout = follow(lambda x: space_to_depth(x).permute(0, 2, 3, 1) @ weight)
     assert layout is not None
@@ -98,13 +98,13 @@ def covariance(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "function", [covariance, lambda x: x.mean((2, 3)), lambda x: x.flatten(2).mT.mean(1)]
 )
-def test_what_is_summed_over_the_image_has_no_place(function: Callable[[Tensor], Tensor]) -> None:
+def test_tracer_sum_over_the_image_has_no_position(function: Callable[[Tensor], Tensor]) -> None:
     _, layout = follow(function)
     assert layout is not None
     assert layout.lattices == ()
 
 
-def test_mixing_tokens_by_a_matrix_leaves_no_place() -> None:
+def test_tracer_token_mixing_has_no_position() -> None:
     weight = torch.randn(SIZE**2, SIZE**2, dtype=torch.float64)
     _, layout = follow(lambda x: x.flatten(2) @ weight)  # as large as the tokens, and none of them
     assert layout is not None
@@ -116,7 +116,7 @@ def attention_matrix(x: Tensor) -> Tensor:
     return (tokens @ tokens.mT).softmax(-1)
 
 
-def test_an_attention_matrix_moves_along_rows_and_columns() -> None:
+def test_tracer_attention_matrix_shifts_along_rows_and_columns() -> None:
     y, layout = follow(attention_matrix)
     assert layout is not None
     assert len(layout.lattices) == 2
@@ -125,7 +125,7 @@ def test_an_attention_matrix_moves_along_rows_and_columns() -> None:
     torch.testing.assert_close(layout.shift(y, offset), expected)
 
 
-def test_tokens_that_looked_at_others_stay_where_they_are() -> None:
+def test_tracer_attended_tokens_keep_their_positions() -> None:
     def attend(x: Tensor) -> Tensor:
         return attention_matrix(x) @ x.flatten(2).mT
 
@@ -137,10 +137,10 @@ def test_tokens_that_looked_at_others_stay_where_they_are() -> None:
     )
 
 
-def test_what_cannot_be_followed_says_so() -> None:
+def test_tracer_unknown_operator_has_unknown_position() -> None:
     assert follow(lambda x: torch.fft.rfft2(x).abs())[1] is None
-    assert follow(lambda x: x.flatten(2)[:, :, :20])[1] is None  # a part of every image
-    # Added to a map, it lies on that map.
+    assert follow(lambda x: x.flatten(2)[:, :, :20])[1] is None  # a fraction of every image
+    # Added to a map, it has the positions of the map.
     _, layout = follow(lambda x: x + torch.fft.irfft2(torch.fft.rfft2(x)))
     assert layout is not None
     assert layout.size == (SIZE, SIZE)

@@ -1,4 +1,4 @@
-"""The terminal: grouped help, tables of any width, completion, plain text where it is wanted."""
+"""Terminal output: grouped help, tables of any width, completion, plain text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Help: --help-all --help
 
 
 class Terminal(io.StringIO):
-    """A terminal of a user."""
+    """Terminal of a user."""
 
     def isatty(self) -> bool:
         return True

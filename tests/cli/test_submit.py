@@ -1,4 +1,4 @@
-"""`--submit slurm`: the job script, and a real SLURM where it can be started."""
+"""`--submit slurm`: the job script, and a real SLURM if it can be started."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_submit_mistake_raises_before_anything_is_submitted(
 def run_script(
     place: Path, *, seconds: float, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the job script of one task, with a time limit and a `scontrol` that takes notes."""
+    """Run the job script of one task, with a time limit and a `scontrol` that logs its calls."""
     script, _ = shiftbench(
         *("run", "mine.yaml", "--device", "cpu", "-q", "-b", "2", "--full-grid"),
         *("--submit", "slurm", "--jobs", "1", "--dry-run"),

@@ -1,4 +1,4 @@
-"""`shiftbench train`, from its options to the folder it leaves."""
+"""`shiftbench train`, from its options to its output folder."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ def words(folder: Path, model: str = "xcit_pico_6_p8", *more: str) -> list[str]:
     return [*required, *settings, *small, *more]
 
 
-def test_a_run_leaves_log_curves_checkpoints_and_weights(tmp_path: Path) -> None:
+def test_train_writes_log_curves_checkpoints_and_weights(tmp_path: Path) -> None:
     out, err = train(*words(tmp_path, "xcit_pico_6_p8", "--format", "json"))
     result = json.loads(out)
     assert result["epochs"] == 2
@@ -45,13 +45,13 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(tmp_path: Path) -> None
     assert "img/s" in err
     assert "left" in err
 
-    # The same command again has nothing left to do; other settings are refused.
+    # Repeating the command does nothing; other settings raise an error.
     again, _ = train(*words(tmp_path, "xcit_pico_6_p8", "--format", "json"))
     assert json.loads(again)["scores"] == result["scores"]
     _, complaint = train(*words(tmp_path, "xcit_pico_6_p8", "--set", "lr=1"), code=2)
     assert "belongs to another run: recipe.lr" in complaint
 
-    # So is other data, with what it was and what it is.
+    # So does other data, with both values in the error.
     for options, differences in (
         (("--limit", "30"), ("data.limit 24 there, 30 here", "scored.images 24 there, 30 here")),
         (("--train-split", "val"), ("data.split 'train' there, 'val' here", "data.fingerprint")),
@@ -64,7 +64,7 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(tmp_path: Path) -> None
         for difference in differences:
             assert difference in complaint
 
-    # What was exported is a start for fine-tuning.
+    # Exported weights can be fine-tuned.
     tuned = words(tmp_path / "tuned", "xcit_pico_6_p8", "--checkpoint", result["export"])
     out, _ = train(*tuned, "-q", "--eval-every", "0", "--tag", "again")
     assert list_weights(tmp_path / "tuned" / "export") == ["xcit_pico_6_p8.again"]
@@ -74,7 +74,7 @@ def test_a_run_leaves_log_curves_checkpoints_and_weights(tmp_path: Path) -> None
         assert [row["accuracy"] != "" for row in csv.DictReader(file)] == [False, True]
 
 
-def test_fine_tuning_follows_the_weights_it_starts_from(tmp_path: Path) -> None:
+def test_train_pretrained_starts_from_given_weights(tmp_path: Path) -> None:
     required = ["-m", "xcit_pico_6_p8.scenes", "--pretrained", "-d", "scenes", "-o", str(tmp_path)]
     few = ["--set", "epochs=1", "--set", "batch_size=12", "--set", "warmup_epochs=0"]
     rest = ["--limit", "24", "--shift-limit", "12", "--device", "cpu", "-j", "0", "-q"]
@@ -83,7 +83,7 @@ def test_fine_tuning_follows_the_weights_it_starts_from(tmp_path: Path) -> None:
     start = weights_card("xcit_pico_6_p8.scenes")
     assert (card.input_size, card.mean, card.std) == (start.input_size, start.mean, start.std)
     assert card.recipe["image_size"] == start.input_size
-    assert card.scores["accuracy"] > 0.7  # it starts from weights that know these classes
+    assert card.scores["accuracy"] > 0.7  # the initial weights have these classes
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_fine_tuning_follows_the_weights_it_starts_from(tmp_path: Path) -> None:
         ("xcit_pico_6_p8", ("--device", "gpu"), "unknown device 'gpu'"),
     ],
 )
-def test_a_wrong_request_is_one_sentence(
+def test_train_invalid_request_prints_one_line(
     tmp_path: Path, model: str, more: tuple[str, ...], complaint: str
 ) -> None:
     code = 1 if "--checkpoint" in more else 2

@@ -1,4 +1,4 @@
-"""`shiftbench train` takes models of every source, with remedies, and leaves what `run` takes."""
+"""`shiftbench train` accepts models of every source, with remedies; `run` accepts its output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build(width=8):
 
 @pytest.fixture
 def photos(tmp_path: Path) -> str:
-    """A folder per class, of 40 px images that differ in color."""
+    """Write a folder per class, of 40 px images that differ in color."""
     draw = np.random.default_rng(0)
     for split, count in (("train", 8), ("val", 4)):
         for index, name in enumerate(CLASSES):
@@ -67,7 +67,7 @@ def run(model: str, export: Path, data: str, records: Path) -> dict:
     return json.loads(shiftbench(*words, *few, "--format", "json", code=0).out)
 
 
-def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
+def test_train_repaired_model_from_original_checkpoint_to_record(
     photos: str, tmp_path: Path
 ) -> None:
     torch.manual_seed(3)
@@ -89,7 +89,7 @@ def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
     state = trained.network.state_dict()
     assert all(torch.equal(state[key], value) for key, value in weights.items())
     assert weights.keys() == original.state_dict().keys()
-    # It went on from the checkpoint: a few steps at 1e-3 leave the stem close to it.
+    # The run resumed from the checkpoint: a few steps at 1e-3 change the stem only a little.
     start = original.state_dict()["conv_stem.weight"]
     assert (weights["conv_stem.weight"] - start).abs().max() < 0.02
 
@@ -109,7 +109,9 @@ def test_from_a_checkpoint_of_the_original_to_a_record_of_the_repaired(
     assert json.loads(text)
 
 
-def test_the_same_command_goes_on_and_repeats_itself(photos: str, net: str, tmp_path: Path) -> None:
+def test_train_repeated_command_resumes_and_is_reproducible(
+    photos: str, net: str, tmp_path: Path
+) -> None:
     results = [
         train(f"{net}+af", photos, tmp_path / folder, "--format", "json")[0]
         for folder in ("one", "one", "two")
@@ -130,7 +132,7 @@ def test_train_file_with_remedies_exports_its_name(photos: str, net: str, tmp_pa
     export = tmp_path / "run" / "export"
     (stem,) = list_weights(export)
     card = weights_card(stem, export)
-    assert card.architecture == "net.py:build,width=6+circular+aps"  # no folder of this machine
+    assert card.architecture == "net.py:build,width=6+circular+aps"  # no local path
     assert (card.input_size, card.mean, card.num_classes) == (24, (0.4,) * 3, 3)
     trained = load_model(name, checkpoint=export)
     images = torch.rand(2, 3, 24, 24)
@@ -147,7 +149,7 @@ def test_train_file_with_remedies_exports_its_name(photos: str, net: str, tmp_pa
         ("xcit_pico_6_p8.scenes+canonical", ("--pretrained",)),
     ],
 )
-def test_models_of_every_source_are_trained(
+def test_train_accepts_models_of_every_source(
     model: str, start: tuple[str, ...], photos: str, tmp_path: Path
 ) -> None:
     if model.startswith("hf:"):
@@ -176,7 +178,7 @@ def test_train_shift_consistency_logs_its_loss_and_agreement(photos: str, tmp_pa
     assert {"consistency_loss", "agreement_crop"} <= set(header.split(","))
 
 
-def test_random_weights_follow_the_seed() -> None:
+def test_train_random_weights_depend_on_seed() -> None:
     first, again, other = (
         build_model(f"timm:{SMALL}+aps", classes=3, size=32, seed=seed).layers.state_dict()
         for seed in (0, 0, 1)
@@ -200,7 +202,7 @@ def test_random_weights_follow_the_seed() -> None:
         (".", (), "expected a model, got the folder .: name the model with -m"),
     ],
 )
-def test_a_wrong_request_is_one_sentence(
+def test_train_invalid_request_prints_one_line(
     photos: str, tmp_path: Path, model: str, more: tuple[str, ...], complaint: str
 ) -> None:
     wrong = timm.create_model("resnet10t", num_classes=3)
@@ -213,9 +215,7 @@ def test_a_wrong_request_is_one_sentence(
     assert len(err.strip().splitlines()) == 1
 
 
-def test_weights_of_another_model_or_of_other_classes_are_refused(
-    photos: str, tmp_path: Path
-) -> None:
+def test_train_weights_of_other_model_or_classes_raise(photos: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(f"timm:{SMALL}", photos, out, "--set", "image_size=32")
     words = ["--checkpoint", str(out / "export"), "-o", str(tmp_path / "r"), "-d"]

@@ -1,4 +1,4 @@
-"""Class indices: the same images get the same labels, whatever they are stored in."""
+"""Class indices: equal images get equal labels in every storage format."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MODEL_ORDER = ("dog", "emu", "ant", "cat")
 
 @pytest.fixture(params=NAMED)
 def named(request: pytest.FixtureRequest, tmp_path: Path) -> ImageSet:
-    """The four images in every source that has names of classes."""
+    """Return the four images in every source that has names of classes."""
     return stored(request.param, tmp_path / "pets")
 
 
-def test_every_source_is_matched_by_name(named: ImageSet) -> None:
+def test_relabeled_matches_names_of_every_source(named: ImageSet) -> None:
     data = relabeled(named, len(MODEL_ORDER), MODEL_ORDER)
     assert shown(data, MODEL_ORDER) == dict(enumerate(SHOWN))
     assert tuple(data.class_names) == MODEL_ORDER
@@ -43,11 +43,11 @@ def test_every_source_is_matched_by_name(named: ImageSet) -> None:
 
 
 @pytest.mark.parametrize("place", ["targets", "labels", "_labels"])
-def test_torchvision_keeps_labels_in_several_places(place: str) -> None:
+def test_torchvision_labels_are_read_from_every_attribute(place: str) -> None:
     assert shown(torchvision_set("kept", "test", Kept(place)), SET_ORDER) == dict(enumerate(SHOWN))
 
 
-def test_a_model_without_names_takes_the_order_of_the_set(named: ImageSet) -> None:
+def test_relabeled_model_without_names_uses_order_of_the_set(named: ImageSet) -> None:
     assert relabeled(named, 3) is named
     assert shown(named, tuple(named.class_names)) == dict(enumerate(SHOWN))
     with pytest.raises(UsageError, match=r"1000 classes and .* has 3 \(.*\).*--class-map"):
@@ -55,24 +55,24 @@ def test_a_model_without_names_takes_the_order_of_the_set(named: ImageSet) -> No
 
 
 @pytest.mark.parametrize("names", [("cat", "hound", "emu"), ("cat", "cat", "dog", "emu")])
-def test_names_that_cannot_be_matched_are_refused(names: tuple[str, ...], named: ImageSet) -> None:
+def test_relabeled_unmatched_names_raise(names: tuple[str, ...], named: ImageSet) -> None:
     with pytest.raises(UsageError, match=r"is not one class.*--class-map.*imagenet:PATH"):
         relabeled(named, len(names), names)
 
 
-def test_one_order_in_two_spellings_is_one_order(named: ImageSet) -> None:
+def test_relabeled_accepts_two_spellings_of_one_order(named: ImageSet) -> None:
     spelled = [f"{name.upper()}, a kind of {name}" for name in named.class_names]
     assert relabeled(named, 3, spelled) is named
 
 
-def test_parts_are_relabeled_as_the_whole(tmp_path: Path) -> None:
+def test_relabeled_subset_equals_subset_of_relabeled(tmp_path: Path) -> None:
     data = load_dataset(as_folder(tmp_path), limit=3)
     part = relabeled(data, 4, MODEL_ORDER)
     assert (list(part.labels), tuple(part.class_names)) == ([3, 0, 1], MODEL_ORDER)
     assert part.keys == data.keys
 
 
-def test_a_split_without_a_class_is_scored_by_names(tmp_path: Path) -> None:
+def test_relabeled_split_without_a_class_matches_names(tmp_path: Path) -> None:
     for place in ("train/cat", "train/dog", "train/emu", "val/cat", "val/emu"):
         save(tmp_path / place / "x.png")
     options: Any = {"limit": None, "seed": 0, "download": False, "unlabeled": False}
@@ -81,7 +81,7 @@ def test_a_split_without_a_class_is_scored_by_names(tmp_path: Path) -> None:
     assert list(val.class_names) == list(train.class_names)
 
 
-def test_labels_that_are_indices_stay(tmp_path: Path) -> None:
+def test_relabeled_indices_do_not_change(tmp_path: Path) -> None:
     for name in ("1", "3"):
         save(tmp_path / "numbered" / name / "x.png")
     save(tmp_path / "wnids" / "n01440764" / "x.png")
@@ -104,7 +104,7 @@ def test_labels_that_are_indices_stay(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("write", WRITERS.values())
-def test_a_class_map_works_for_every_source(
+def test_class_map_applies_to_every_source(
     write: Any, file: str, content: str, tmp_path: Path
 ) -> None:
     (tmp_path / file).write_text(content)
@@ -124,7 +124,7 @@ def test_a_class_map_works_for_every_source(
         ('{"cat": 1}', "no entry for 2 of 3 classes, such as 'dog'"),
     ],
 )
-def test_broken_class_maps(content: str, words: str, tmp_path: Path) -> None:
+def test_class_map_invalid_file_raises(content: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "map.json").write_text(content)
     with pytest.raises(DataError, match=words):
         load_dataset(as_folder(tmp_path / "pets"), class_map=tmp_path / "map.json")
@@ -141,7 +141,7 @@ def table(home: Path, *labels: str) -> str:
 @pytest.mark.parametrize(
     "labels", [("4", "2", "10"), ("4.0", "2.0", "10.0"), ("+4", "2", "10."), ("04", "2.00", "10")]
 )
-def test_whole_numbers_in_a_table_are_indices(labels: tuple[str, ...], tmp_path: Path) -> None:
+def test_csv_integer_labels_are_indices(labels: tuple[str, ...], tmp_path: Path) -> None:
     data = load_dataset(table(tmp_path, *labels))
     assert list(data.labels) == [4, 2, 10]
     assert list(data.class_names) == [str(index) for index in range(11)]
@@ -149,7 +149,7 @@ def test_whole_numbers_in_a_table_are_indices(labels: tuple[str, ...], tmp_path:
 
 
 @pytest.mark.parametrize("stranger", ["-1", "unknown", "1.5", ".5"])
-def test_a_table_of_numbers_and_others_is_refused(stranger: str, tmp_path: Path) -> None:
+def test_csv_mixed_labels_raise(stranger: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"{stranger}.*--class-map"):
         load_dataset(table(tmp_path, "0", stranger, "1"))
     (tmp_path / "map.json").write_text(json.dumps({"0": 0, "1": 1, stranger: 2}))
@@ -157,7 +157,7 @@ def test_a_table_of_numbers_and_others_is_refused(stranger: str, tmp_path: Path)
     assert list(data.labels) == [0, 2, 1]
 
 
-def test_folders_of_numbers_and_names_are_refused(tmp_path: Path) -> None:
+def test_folder_mixed_names_raise(tmp_path: Path) -> None:
     for name in ("0", "10", "cat"):
         save(tmp_path / "pets" / name / "x.png")
     with pytest.raises(UsageError, match=r"folder 'cat' is not a class index, and others are"):
@@ -171,7 +171,7 @@ def test_folders_of_numbers_and_names_are_refused(tmp_path: Path) -> None:
     }
 
 
-def test_folders_whose_numbers_are_not_their_order_get_a_hint(
+def test_folder_alphabetical_order_of_numbers_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [f"class{index}" for index in range(12)]
@@ -225,7 +225,7 @@ def test_numbered_folders_without_model_names_raise_with_both_orders(tmp_path: P
     [
         (10, 10, ()),  # both orders agree
         (11, 1000, ()),  # the folders are not all classes of the model
-        (11, 11, tuple("abcdefghijk")),  # the names of the model are others
+        (11, 11, tuple("abcdefghijk")),  # the model has other names
     ],
 )
 def test_numbered_folders_with_one_order_are_indices(

@@ -1,4 +1,4 @@
-"""The embedded world: deterministic, balanced, and rendered from any camera position."""
+"""Data set `scenes`: deterministic, balanced, and rendered from any camera position."""
 
 from fractions import Fraction
 
@@ -22,7 +22,7 @@ def scenes() -> Scenes:
     return Scenes()
 
 
-def test_is_an_image_set_with_a_camera(scenes: Scenes) -> None:
+def test_scenes_is_an_image_set_with_a_camera(scenes: Scenes) -> None:
     assert isinstance(scenes, RenderedSet)
     assert len(scenes) == len(scenes.keys) == len(scenes.labels) == SPLITS["test"]
     image, label = scenes[5]
@@ -35,7 +35,7 @@ def test_is_an_image_set_with_a_camera(scenes: Scenes) -> None:
     assert counts.max() - counts.min() <= 1
 
 
-def test_image_does_not_depend_on_its_batch(scenes: Scenes) -> None:
+def test_scenes_image_independent_of_batch(scenes: Scenes) -> None:
     together = scenes.render(SOME, 64)
     alone = torch.cat([scenes.render([index], 64) for index in SOME])
     shuffled = scenes.render(SOME[::-1], 64).flip(0)
@@ -43,7 +43,7 @@ def test_image_does_not_depend_on_its_batch(scenes: Scenes) -> None:
     assert torch.equal(together, shuffled)
 
 
-def test_splits_and_seeds_never_overlap() -> None:
+def test_scenes_splits_and_seeds_never_overlap() -> None:
     identities: set[bytes] = set()
     count = 0
     for split, size in SPLITS.items():
@@ -54,7 +54,7 @@ def test_splits_and_seeds_never_overlap() -> None:
     assert len(identities) == count
 
 
-def test_longer_split_begins_with_the_shorter_one() -> None:
+def test_scenes_longer_split_begins_with_the_shorter_one() -> None:
     short, long = Scenes("val", 10), Scenes("val", 20)
     assert long.keys[:10] == short.keys
     assert torch.equal(long.render([9], 32), short.render([9], 32))
@@ -65,16 +65,14 @@ def test_longer_split_begins_with_the_shorter_one() -> None:
 
 @pytest.mark.parametrize(("dy", "dx"), [(0, 0), (1, 0), (0, -1), (-6, 6), (5, -3)])
 @pytest.mark.parametrize("view", [64, 33])
-def test_whole_pixel_moves_equal_crops_bit_for_bit(
-    scenes: Scenes, dy: int, dx: int, view: int
-) -> None:
+def test_scenes_integer_offsets_equal_crops(scenes: Scenes, dy: int, dx: int, view: int) -> None:
     canvas = scenes.render(SOME, view, margin=6)
     crop = canvas[:, :, 6 + dy : 6 + dy + view, 6 + dx : 6 + dx + view]
     assert torch.equal(scenes.render(SOME, view, offset=Offset(dy, dx)), crop)
 
 
 @pytest.mark.parametrize("phase", [1 / 6, -1 / 3, 0.5, 0.123])
-def test_whole_pixel_moves_from_a_sub_pixel_place_equal_crops_too(
+def test_scenes_integer_offsets_from_sub_pixel_position_equal_crops(
     scenes: Scenes, phase: float
 ) -> None:
     canvas = scenes.render(SOME, 64, margin=2, offset=Offset(phase, phase))
@@ -82,18 +80,18 @@ def test_whole_pixel_moves_from_a_sub_pixel_place_equal_crops_too(
     assert torch.equal(moved, canvas[:, :, 0:64, 3:67])
 
 
-def test_views_equal_render_over_the_camera_grid(scenes: Scenes) -> None:
+def test_scenes_views_equal_render_at_every_offset(scenes: Scenes) -> None:
     rows = torch.tensor([2, 0])
     views = scenes.views([3, 7, 11], 32)
     for offset in list(Grid(6, Fraction(1, 6)))[::7]:
         expected = scenes.render([11, 3], 32, offset=offset)
         assert torch.equal(views(offset, rows), expected)
     assert torch.equal(views(Offset(0.5, 0)), scenes.render([3, 7, 11], 32, offset=Offset(0.5, 0)))
-    far = Offset(-7.25, 3)  # beyond what was prepared
+    far = Offset(-7.25, 3)  # beyond the prepared offsets
     assert torch.equal(views(far), scenes.render([3, 7, 11], 32, offset=far))
 
 
-def test_offsets_of_a_grid_have_exact_phases() -> None:
+def test_split_offset_phases_are_exact() -> None:
     phases = {split_offset(offset.dy)[1] for offset in Grid(12, Fraction(1, 6))}
     assert phases == {i / 6 for i in range(6)}
     assert split_offset(-1 / 6) == (-1, 5 / 6)
@@ -101,22 +99,22 @@ def test_offsets_of_a_grid_have_exact_phases() -> None:
 
 
 @pytest.mark.parametrize("offset", [ORIGIN, Offset(0.5, -0.25)])
-def test_sensor_integrates_over_the_pixel_area(offset: Offset, scenes: Scenes) -> None:
+def test_sensor_pixel_equals_mean_over_its_area(offset: Offset, scenes: Scenes) -> None:
     """A pixel is the mean of the finer pixels that tile it, up to quadrature and rounding."""
     coarse = scenes.render(SOME, 64, offset=offset).float()
     finer = scenes.render(SOME, 256, offset=Offset(4 * offset.dy, 4 * offset.dx))
     fine = torch.nn.functional.avg_pool2d(finer.float(), 4)
     error = (coarse - fine).abs()
-    assert error.mean() < 0.6  # gray levels of 255
+    assert error.mean() < 0.6  # gray levels (0 to 255)
     assert error.max() < 30  # where an outline crosses a pixel
 
 
-def test_wave_is_nearly_a_cosine() -> None:
+def test_wave_approximates_a_cosine() -> None:
     t = torch.linspace(-3, 3, 6001, dtype=torch.float64)
     assert (wave(t.clone()) - torch.cos(2 * torch.pi * t)).abs().max() < 0.021
 
 
-def test_much_of_the_contrast_is_finer_than_a_stride_of_two_can_carry() -> None:
+def test_scenes_contrast_exceeds_nyquist_limit_of_stride_two() -> None:
     pixels = Scenes("train").render(range(48), 64).float()
     spectrum = torch.fft.fft2(pixels.mean(1)).abs().square().mean(0)
     frequency = torch.fft.fftfreq(64).abs()
@@ -125,7 +123,7 @@ def test_much_of_the_contrast_is_finer_than_a_stride_of_two_can_carry() -> None:
 
 
 @pytest.mark.parametrize("outline", ["disc", "square", "star"])
-def test_weaves_of_one_outline_differ_only_in_fine_structure(outline: str) -> None:
+def test_scenes_weaves_of_one_outline_differ_in_fine_structure_only(outline: str) -> None:
     """The same object in two weaves: different pixels, but the same outline and mean color."""
     world = draw_world(0, "test", [3, 3])
     world.label[:] = [CLASS_NAMES.index(f"{weave} {outline}") for weave in ("striped", "checked")]
@@ -134,7 +132,7 @@ def test_weaves_of_one_outline_differ_only_in_fine_structure(outline: str) -> No
     assert (striped - checked).mean().abs() < 0.1
 
 
-def test_wrong_requests_are_usage_errors() -> None:
+def test_scenes_invalid_request_raises() -> None:
     with pytest.raises(UsageError, match="Did you mean 'test'"):
         Scenes("tets")
     with pytest.raises(UsageError, match="at least 1 image"):

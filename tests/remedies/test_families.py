@@ -81,7 +81,7 @@ def test_aps_families_invariant_to_integer_shifts(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_alias_free_networks_hardly_see_half_a_pixel(family: str) -> None:
+def test_af_families_nearly_invariant_to_half_pixel_shifts(family: str) -> None:
     torch.manual_seed(0)
     build, side = FAMILIES[family]
     side = side if family == "VGG" else 2 * side  # its head wants a map of 7 pixels

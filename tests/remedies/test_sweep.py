@@ -40,7 +40,7 @@ def exceptions() -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("source", ["timm", "torchvision"])
-def test_the_docs_count_them_right(source: str) -> None:
+def test_docs_state_number_of_exact_models(source: str) -> None:
     theirs = [(f, n) for f, n in MEMBERS if (f == "torchvision") == (source == "torchvision")]
     exact = [member for member in theirs if member not in exceptions()]
     assert f"{source}: {len(exact)} of {len(theirs)} models" in DOCS
@@ -49,5 +49,5 @@ def test_the_docs_count_them_right(source: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), MEMBERS)
-def test_every_convolutional_family(family: str, name: str) -> None:
+def test_circular_aps_convolutional_family_is_exact(family: str, name: str) -> None:
     assert SWEEP.examine(family, name).exact == ((family, name) not in exceptions())

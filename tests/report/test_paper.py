@@ -1,4 +1,4 @@
-"""Published numbers next to scores of records, and the commands that make such records."""
+"""Published numbers next to scores of records, and the commands that produce such records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MODEL = "xcit_nano_12_p16"
 
 @pytest.fixture
 def small_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let 20 images of 64 px be all of ImageNet."""
+    """Replace ImageNet by 20 images of 64 px."""
     monkeypatch.setattr(paper, "SIDE", 64)
     monkeypatch.setitem(paper.IMAGES, "imagenet", 20)
     monkeypatch.setitem(paper.IMAGES, "cifar10", 20)

@@ -1,4 +1,4 @@
-"""Figures: axes, labels and series against the results, and the files they become."""
+"""Figures: axes, labels and series compared with the results, and their files."""
 
 from __future__ import annotations
 

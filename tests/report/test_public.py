@@ -22,7 +22,7 @@ RECORDS = Path(__file__).parents[2] / "results" / "records"
 
 @dataclass(frozen=True, eq=False)
 class Named(ImageSet):
-    """Images of which only the names exist."""
+    """Image set that consists of names only."""
 
     def image(self, index: int) -> Image.Image:
         raise NotImplementedError

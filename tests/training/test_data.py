@@ -1,4 +1,4 @@
-"""Batches: windows of real pixels, the same for any split of the work, timm's parts in workers."""
+"""Batches: windows of real pixels, independent of the number of processes."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ from aft_models.training.device import Processes
 from aft_models.training.recipe import Recipe
 
 
-def test_a_window_is_a_slice_and_a_mirrored_one_its_reflection() -> None:
+def test_windows_cut_slices_and_flipped_slices() -> None:
     images = torch.arange(2 * 3 * 6 * 6).reshape(2, 3, 6, 6)
     windows = Windows(torch.tensor([0, 2]), torch.tensor([1, 0]), torch.tensor([False, True]), 4)
     cut = windows.cut(images)
@@ -29,7 +29,7 @@ def test_a_window_is_a_slice_and_a_mirrored_one_its_reflection() -> None:
     assert torch.equal(cut[1], images[1, :, 2:6, 0:4].flip(2))
 
 
-def test_windows_reach_every_place_and_no_other() -> None:
+def test_windows_are_drawn_from_all_positions_of_the_canvas() -> None:
     generator = torch.Generator().manual_seed(0)
     windows = Windows.draw(500, 10, 8, flip=0.5, generator=generator)
     assert windows.top.unique().tolist() == windows.left.unique().tolist() == [0, 1, 2]
@@ -39,13 +39,13 @@ def test_windows_reach_every_place_and_no_other() -> None:
     assert torch.equal(still.cut(images), images)
 
 
-def test_the_center_is_where_the_benchmark_looks() -> None:
+def test_centered_windows_equal_the_benchmark_view() -> None:
     images = torch.arange(37 * 37).reshape(1, 1, 37, 37)
     view = Windows.centered(1, 37, 32).cut(images)
     assert torch.equal(view, images[..., 2:34, 2:34])
 
 
-def test_resizing_to_the_same_size_changes_nothing_and_keeps_a_constant() -> None:
+def test_resized_same_size_is_identity_and_constants_are_kept() -> None:
     images = torch.rand(2, 3, 8, 8)
     assert resized(images, 8) is images
     torch.testing.assert_close(resized(torch.ones(1, 3, 8, 8), 5), torch.ones(1, 3, 5, 5))
@@ -53,7 +53,7 @@ def test_resizing_to_the_same_size_changes_nothing_and_keeps_a_constant() -> Non
 
 @pytest.mark.parametrize("usual", [RECIPE, SHIFT_CONSISTENCY], ids=["one view", "two views"])
 @pytest.mark.parametrize(("count", "accumulate"), [(1, 4), (2, 1), (2, 2)])
-def test_shares_of_an_update_add_up_to_the_whole(
+def test_batches_of_all_processes_form_the_update(
     count: int, accumulate: int, usual: Recipe
 ) -> None:
     data = scenes(32)
@@ -68,14 +68,14 @@ def test_shares_of_an_update_add_up_to_the_whole(
     assert torch.equal(torch.cat([labels for _, labels in steps]), whole[0][1])
 
 
-def test_an_epoch_is_the_same_again_and_unlike_the_next() -> None:
+def test_epoch_is_reproducible_and_differs_from_the_next() -> None:
     batches = MemoryBatches(scenes(32), RECIPE)
     first, again, second = (next(batches.epoch(epoch))[0] for epoch in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
 
 
-def test_windows_are_zoomed_until_the_epochs_that_settle() -> None:
+def test_windows_are_not_zoomed_in_final_epochs() -> None:
     recipe = dataclasses.replace(
         RECIPE, epochs=4, zoom=(0.5, 1.25), sizes=(8,), settle=0.5, flip=0.0, batch_size=1
     )
@@ -90,7 +90,7 @@ def test_windows_are_zoomed_until_the_epochs_that_settle() -> None:
         assert same.any()
 
 
-def test_a_batch_that_does_not_fit_is_a_clear_error() -> None:
+def test_batches_invalid_batch_size_raises() -> None:
     with pytest.raises(AftModelsError, match="8 training images do not fill one batch of 16"):
         MemoryBatches(scenes(8), RECIPE)
     with pytest.raises(AftModelsError, match="16 does not divide into 3 processes"):
@@ -98,7 +98,7 @@ def test_a_batch_that_does_not_fit_is_a_clear_error() -> None:
 
 
 class Pictures:
-    """Images of one color each, whose label is their brightness."""
+    """Images of one color each, with their brightness as label."""
 
     def __len__(self) -> int:
         return 24
@@ -107,13 +107,13 @@ class Pictures:
         return Image.new("RGB", (20, 30), (10 * index,) * 3), index
 
 
-def test_pixels_are_resized_to_the_shorter_side_and_cropped_in_the_middle() -> None:
+def test_pixel_set_resizes_shorter_side_and_crops_center() -> None:
     pixels = PixelSet.load(Pictures(), 10)
     assert pixels.images.shape == (24, 3, 10, 10)
     assert torch.equal(pixels.images[:, 0, 0, 0], 10 * pixels.labels.to(torch.uint8))
 
 
-def test_the_loader_repeats_augmented_views_and_repeats_itself() -> None:
+def test_loader_batches_repeat_augmentation_and_are_reproducible() -> None:
     recipe = dataclasses.replace(
         RECIPE,
         pipeline="loader",
@@ -134,7 +134,7 @@ def test_the_loader_repeats_augmented_views_and_repeats_itself() -> None:
 
 
 @pytest.mark.parametrize("rand_augment", ["rand-m10-inc1", "rand-m0"])
-def test_posterizing_keeps_a_bit_at_the_end_of_its_scale(rand_augment: str) -> None:
+def test_posterize_keeps_at_least_one_bit(rand_augment: str) -> None:
     recipe = dataclasses.replace(RECIPE, rand_augment=rand_augment)
     transform = training_transform(recipe)
     operations = [op for step in transform.transforms for op in getattr(step, "ops", ())]
@@ -144,7 +144,7 @@ def test_posterizing_keeps_a_bit_at_the_end_of_its_scale(rand_augment: str) -> N
     assert sorted(count for count, _ in shades.getcolors()) == [128 * 256, 128 * 256]
 
 
-def test_the_shares_of_an_evaluation_have_every_image_once() -> None:
+def test_evaluation_batches_contain_every_image_once() -> None:
     data = PixelSet.load(Pictures(), 16)
     shares = [PixelBatches(data, RECIPE, 5, Processes(rank, 3)) for rank in range(3)]
     seen = torch.cat([labels for share in shares for _, labels in share])

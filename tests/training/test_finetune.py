@@ -36,13 +36,13 @@ SMALL = "mobilenetv3_small_050"
 
 
 def pretrained(classes: int = 20) -> nn.Module:
-    """Stands for weights that someone trained."""
+    """Return a network with random weights in place of trained ones."""
     torch.manual_seed(1)
     model: nn.Module = timm.create_model(SMALL, num_classes=classes)
     return model
 
 
-def test_the_recipe_takes_from_the_model_what_it_does_not_say() -> None:
+def test_recipe_for_input_completes_preprocessing_of_the_model() -> None:
     model = pretrained()
     model.default_cfg.update(input_size=(3, 96, 96), mean=(0.1, 0.2, 0.3), interpolation="bilinear")
     own = Preprocessing.of(model)
@@ -55,7 +55,7 @@ def test_the_recipe_takes_from_the_model_what_it_does_not_say() -> None:
     assert Preprocessing.of(nn.Linear(1, 1)) == Preprocessing(224)
 
 
-def test_a_recipe_that_waits_for_a_model_is_not_trained_with() -> None:
+def test_recipe_without_preprocessing_raises() -> None:
     with pytest.raises(
         AftModelsError, match=r"finetune has no preprocessing of its own: complete it"
     ):
@@ -63,7 +63,7 @@ def test_a_recipe_that_waits_for_a_model_is_not_trained_with() -> None:
 
 
 def finetune(folder: Path, name: str, model: nn.Module, *, seed: int = 0) -> tuple[Outcome, Path]:
-    """Two epochs on a few scenes, and the export."""
+    """Train for two epochs on a few scenes, and export."""
     recipe = override(get_recipe("finetune"), ["image_size=32", "epochs=2", "batch_size=12"])
     recipe = recipe.for_input(Preprocessing.of(model))
     identity = Identity(name, recipe, seed, 12, data=DATA)
@@ -76,7 +76,7 @@ def finetune(folder: Path, name: str, model: nn.Module, *, seed: int = 0) -> tup
 
 
 @pytest.mark.parametrize("name", [f"timm:{SMALL}+af", "nets/my.py:build,width=2+circular+aps"])
-def test_any_model_is_trained_exported_and_reloaded(tmp_path: Path, name: str) -> None:
+def test_finetuned_model_is_exported_and_reloaded(tmp_path: Path, name: str) -> None:
     weights = pretrained().state_dict()
     model = timm.create_model(SMALL, num_classes=1000)
     assert replace_classifier(model, 12, size=32)
@@ -106,8 +106,8 @@ def test_any_model_is_trained_exported_and_reloaded(tmp_path: Path, name: str) -
         load_weights(card.name, folder, model=TinyNet())
 
 
-def test_a_few_updates_are_enough_for_the_statistics_of_batch_norms(tmp_path: Path) -> None:
-    """A slow average would still be that of the weights before a remedy changed them."""
+def test_finetune_norm_momentum_follows_the_new_statistics(tmp_path: Path) -> None:
+    """A slow average would still be that of the weights before the remedy."""
     recipe = override(get_recipe("finetune"), ["image_size=16", "epochs=10", "lr=1e-9"])
     recipe = override(recipe, ["batch_size=24", "pipeline=memory", "canvas=20"])
 
@@ -115,20 +115,20 @@ def test_a_few_updates_are_enough_for_the_statistics_of_batch_norms(tmp_path: Pa
         model = TinyNet()
         model.norm = nn.BatchNorm2d(16, momentum=0.01)
         model.norm.running_mean += 10  # of another network
-        told = override(recipe, [f"norm_momentum={momentum}"]).for_input(Preprocessing(224))
-        run(tmp_path / momentum, told, model=model)
-        images = normalize(Windows.centered(48, 20, 16).cut(scenes().images), told.mean, told.std)
+        changed = override(recipe, [f"norm_momentum={momentum}"]).for_input(Preprocessing(224))
+        run(tmp_path / momentum, changed, model=model)
+        images = normalize(
+            Windows.centered(48, 20, 16).cut(scenes().images), changed.mean, changed.std
+        )
         true = model.stem(images).mean((0, 2, 3)).detach()
         return float((model.norm.running_mean - true).abs().mean())
 
     assert distance("0.1") < 1.5
-    assert distance("0") > 7  # the model's own
+    assert distance("0") > 7  # the momentum of the model
 
 
 @pytest.mark.parametrize("pipeline", ["loader", "memory"])
-def test_recalibration_is_the_mean_over_batches_of_the_views_that_are_measured(
-    tmp_path: Path, pipeline: str
-) -> None:
+def test_recalibrate_statistics_equal_mean_over_batches(tmp_path: Path, pipeline: str) -> None:
     """A slow reference: the mean and variance of every batch, averaged, without dropout."""
     changes = ["image_size=16", "batch_size=12", f"pipeline={pipeline}", "canvas=20"]
     recipe = override(get_recipe("recalibrate"), changes).for_input(Preprocessing(16))
@@ -149,7 +149,7 @@ def test_recalibration_is_the_mean_over_batches_of_the_views_that_are_measured(
     views = torch.stack([evaluation_transform(recipe)(image) for image, _ in data])
     shown = [images for images, _ in batches.epoch(0)]
     assert len(shown) == 2
-    if pipeline == "loader":  # each of them once, as the benchmark shows it
+    if pipeline == "loader":  # each image once, in the benchmark's view
         assert sorted(views.flatten(1).sum(1).tolist()) == pytest.approx(
             sorted(torch.cat(shown).flatten(1).sum(1).tolist())
         )
@@ -161,7 +161,7 @@ def test_recalibration_is_the_mean_over_batches_of_the_views_that_are_measured(
 
 
 @pytest.mark.parametrize(("size", "resize"), [(96, 110), (224, 256), (32, 37), (113, 129)])
-def test_evaluation_resizes_as_the_benchmark_does(size: int, resize: int) -> None:
+def test_evaluation_transform_equals_benchmark_view(size: int, resize: int) -> None:
     """Every model's view is cut from an image of round(S * 256 / 224) pixels."""
     recipe = get_recipe("finetune").for_input(Preprocessing(size))
     geometry = geometry_for(Preprocessing(size))
@@ -182,22 +182,22 @@ def test_evaluation_resizes_as_the_benchmark_does(size: int, resize: int) -> Non
         ("nets/my.py:build", "nets/my.py:build"),
     ],
 )
-def test_only_presets_lose_a_tag(name: str, architecture: str) -> None:
+def test_identity_architecture_strips_tags_of_presets_only(name: str, architecture: str) -> None:
     assert Identity(name, RECIPE, 0, 12, data=DATA).architecture == architecture
 
 
 class Dropping(TinyNet):
-    """Dropout before the batch norm, where it would change what the norm measures."""
+    """Network with dropout before the batch norm, which would change the statistics."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits."""
+        """Return logits."""
         features = self.norm(self.drop(self.stem(images)))
         logits: Tensor = self.head(features.mean((2, 3)))
         return logits
 
 
 class Shared(TinyNet):
-    """Two names of one layer, as networks with tied weights have."""
+    """Network with two names of one layer, like networks with tied weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,15 +205,15 @@ class Shared(TinyNet):
 
 
 class Twofold(TinyNet):
-    """Predictions with two tensors while it trains."""
+    """Network that returns two tensors in training."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, and logits."""
+        """Return logits, twice in training."""
         logits = super().forward(images)
         return (logits, logits) if self.training else logits  # type: ignore[return-value]
 
 
-def test_shared_layers_are_exported(tmp_path: Path) -> None:
+def test_export_keeps_shared_layers(tmp_path: Path) -> None:
     outcome = Outcome(Shared().eval(), [{"epoch": 1, "loss": 1.0}], None)
     identity = Identity("mine", RECIPE, 0, 12, data=DATA)
     folder = export(outcome, tmp_path, identity=identity, tag="x")
@@ -222,6 +222,6 @@ def test_shared_layers_are_exported(tmp_path: Path) -> None:
     assert torch.equal(again(images), outcome.model(images))
 
 
-def test_a_model_that_answers_with_more_than_logits_is_told_so(tmp_path: Path) -> None:
+def test_train_model_with_auxiliary_outputs_raises(tmp_path: Path) -> None:
     with pytest.raises(AftModelsError, match="expected logits from the model, got tuple"):
         run(tmp_path, model=Twofold())

@@ -1,4 +1,4 @@
-"""Two processes train as one does, at the same global batch, and score what they export."""
+"""Two processes train like one at the same global batch, and score the exported weights."""
 
 import csv
 import dataclasses
@@ -19,7 +19,7 @@ from aft_models.training.device import Processes
 
 VIEWS = {"shift": 2, "consistency": 4.0}
 SETTINGS: dict[str, tuple[bool, dict[str, float]]] = {
-    # folder -> whether there is batch norm, and what differs from the usual recipe
+    # folder -> True with batch norm, and changes of the recipe
     "plain": (False, {"ema_decay": 0.0}),
     "shift-consistency": (False, {"ema_decay": 0.0, **VIEWS}),
     "normed": (True, {"ema_decay": 0.0}),
@@ -28,7 +28,7 @@ SETTINGS: dict[str, tuple[bool, dict[str, float]]] = {
 
 
 def mean_logit(model: nn.Module, processes: Processes) -> float:
-    """Over the images of all processes: it moves with every digit of every weight."""
+    """Return the mean logit over the images of all processes, which depends on every weight."""
     total = torch.zeros(2, dtype=torch.float64)
     for images, _ in PixelBatches(scenes(), RECIPE, 8, processes):
         logits: Tensor = model(images)[:, 0]
@@ -38,7 +38,7 @@ def mean_logit(model: nn.Module, processes: Processes) -> float:
 
 
 def train_share(folder: Path, name: str) -> None:
-    """A run by as many processes as there are."""
+    """Train with the processes of this group."""
     batch_norm, changes = SETTINGS[name]
     torch.manual_seed(7)
     joined = distributed.is_initialized()
@@ -56,7 +56,7 @@ def train_share(folder: Path, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every run, by two processes."""
+    """Run every training with two processes; return the folder."""
     folder = tmp_path_factory.mktemp("two")
     launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
     launch += ["--rdzv-endpoint=localhost:0", "--local-addr=localhost"]
@@ -79,14 +79,14 @@ def losses(folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("name", ["plain", "shift-consistency"])  # CPUs do not share batch norm
-def test_two_processes_equal_one(by_two: Path, tmp_path: Path, name: str) -> None:
+def test_training_two_processes_equal_one(by_two: Path, tmp_path: Path, name: str) -> None:
     train_share(tmp_path, name)
     assert len(losses(tmp_path)) == RECIPE.epochs
     assert losses(by_two / name) == pytest.approx(losses(tmp_path), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_score_is_that_of_the_weights_that_are_kept(by_two: Path, name: str) -> None:
+def test_training_scores_are_those_of_saved_weights(by_two: Path, name: str) -> None:
     kept = torch.load(by_two / name / checkpoint.LAST, weights_only=True)
     model = TinyNet(batch_norm=SETTINGS[name][0]).eval()
     model.load_state_dict(kept["model_ema"] or kept["model"])
@@ -95,7 +95,7 @@ def test_the_score_is_that_of_the_weights_that_are_kept(by_two: Path, name: str)
     assert kept["rows"][-1]["score"] == pytest.approx(alone, rel=1e-5)
 
 
-if __name__ == "__main__":  # what torchrun starts
+if __name__ == "__main__":  # entry point for torchrun
     distributed.init_process_group("gloo")
     for name in SETTINGS:
         train_share(Path(sys.argv[1]) / name, name)

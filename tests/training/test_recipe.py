@@ -1,4 +1,4 @@
-"""Recipes: what the registry holds, and what an override may change."""
+"""Recipes: contents of the registry, and valid overrides."""
 
 import re
 
@@ -17,7 +17,7 @@ VARIANTS_AT_512 = {"aps", "aps_avgpool", "af", "aftext", "af_avgpool", "af_poly"
 
 @pytest.mark.parametrize("recipe", [RECIPES["xcit-imagenet"], RECIPES["xcit-small-sets"]])
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_papers_recipes_follow_what_a_model_is(name: str, recipe: Recipe) -> None:
+def test_paper_recipes_adjust_to_the_architecture(name: str, recipe: Recipe) -> None:
     """The appendix: 5e-4 at 512 for AF and APS, 1e-3 at 1024 else; 1e-5 at the end for all."""
     variant = re.sub(r"xcit_[a-z]+_\d+_p\d+_?", "", name)
     adjusted = recipe.for_model(name)
@@ -31,7 +31,7 @@ def test_the_papers_recipes_follow_what_a_model_is(name: str, recipe: Recipe) ->
 
 
 def _rates(recipe: Recipe, updates: int) -> list[float]:
-    """The learning rate before each update, and where it ends."""
+    """Return the learning rate before each update, and the final one."""
     optimizer = make_optimizer(torch.nn.Linear(1, 1), recipe)
     scheduler = make_scheduler(optimizer, recipe, updates)
     rates = []
@@ -42,7 +42,7 @@ def _rates(recipe: Recipe, updates: int) -> list[float]:
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_temperatures_decay_where_the_authors_decayed_them(recipe: Recipe) -> None:
+def test_optimizer_weight_decay_of_temperatures_follows_recipe(recipe: Recipe) -> None:
     model = create_xcit("xcit_pico_6_p4_af", depth=1, num_classes=2)
     decayed = {
         id(parameter)
@@ -58,13 +58,13 @@ def test_temperatures_decay_where_the_authors_decayed_them(recipe: Recipe) -> No
     assert names & temperatures == (temperatures if recipe.name.startswith("xcit-") else set())
 
 
-def test_models_that_are_no_presets_have_no_adjustments() -> None:
+def test_recipe_adjustments_apply_to_presets_only() -> None:
     recipe = get_recipe("xcit-imagenet")
     assert recipe.for_model("timm:resnet50+af") is recipe
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_every_field_can_be_set_to_its_own_value(recipe: Recipe) -> None:
+def test_override_accepts_the_value_of_every_field(recipe: Recipe) -> None:
     texts = [f"{name}={_text(value)}" for name, value in recipe.settings().items()]
     assert override(recipe, [text for text in texts if not text.endswith("=()")]) == recipe
 
@@ -106,13 +106,13 @@ def _text(value: object) -> str:
         ("cpu-scene epochs=1", "Did you mean 'cpu-scenes'"),
     ],
 )
-def test_a_wrong_override_says_what_is_wrong(text: str, complaint: str) -> None:
+def test_override_invalid_assignment_raises(text: str, complaint: str) -> None:
     *name, changes = text.split(" ", 1)
     with pytest.raises(AftModelsError, match=complaint):
         override(get_recipe(*name or ["cpu-cifar10"]), changes.split()).for_input(Preprocessing(96))
 
 
-def test_sizes_share_the_epochs_equally() -> None:
+def test_recipe_sizes_have_equal_numbers_of_epochs() -> None:
     recipe = override(get_recipe("cpu-cifar10"), ["epochs=6", "sizes=16,24,32"])
     assert [recipe.size_at(epoch) for epoch in range(6)] == [16, 16, 24, 24, 32, 32]
     assert override(recipe, ["sizes=()"]).size_at(0) == recipe.image_size

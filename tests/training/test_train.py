@@ -1,4 +1,4 @@
-"""`shiftbench.train` from Python, and the starts that its recipes refuse."""
+"""`shiftbench.train` from Python, and initial weights that recipes reject."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FEW: dict[str, Any] = {"workers": 0, "device": "cpu", "shift_images": 6, "shift_
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A network in a file, and photographs: in classes, and without any."""
+    """Write a network to a file, and images with and without classes."""
     (tmp_path / "net.py").write_text(NET)
     for folder in ("photos/train/a", "photos/train/b", "photos/train/c", "loose"):
         for index in range(8):
@@ -54,7 +54,7 @@ def trained(place: Path) -> Path:
     return train(place, f"folder:{place}/photos", "finetune", *changes, split="train").folder
 
 
-def test_python_does_what_the_command_does(place: Path) -> None:
+def test_train_function_equals_command(place: Path) -> None:
     lines: list[str] = []
     seen = []
     told: Any = {"progress": seen.append, "notice": lines.append}
@@ -73,7 +73,7 @@ def test_python_does_what_the_command_does(place: Path) -> None:
     assert (place / "shift-consistency" / "log.csv").is_file()
 
 
-def test_what_selects_a_crop_is_left_to_the_weights_of_the_rest(place: Path) -> None:
+def test_train_with_select_exports_weights_of_the_network(place: Path) -> None:
     net, lines = f"{place / 'net.py'}:build", []
     result = train(
         place,
@@ -103,8 +103,8 @@ def test_recalibrate_unlabeled_images_changes_statistics_alone(place: Path, trai
     assert not torch.equal(start["1.running_mean"], end["1.running_mean"])
 
 
-def test_recalibration_keeps_the_classes_of_the_weights(place: Path, trained: Path) -> None:
-    """Folders are matched by name; those of other classes are refused."""
+def test_recalibrate_keeps_classes_of_the_checkpoint(place: Path, trained: Path) -> None:
+    """Folders are matched by name; folders of other classes raise an error."""
     fewer = place / "fewer" / "train"
     for name in "cb":
         shutil.copytree(place / "photos" / "train" / name, fewer / name)
@@ -139,7 +139,7 @@ def test_recalibration_keeps_the_classes_of_the_weights(place: Path, trained: Pa
         ("shift-consistency", ("canvas=26",), {}, "canvas must be `shift` 6 px or more larger"),
     ],
 )
-def test_a_start_that_a_recipe_cannot_use_is_refused(
+def test_train_unusable_initial_weights_raise(
     place: Path, recipe: str, changes: tuple[str, ...], options: dict[str, Any], complaint: str
 ) -> None:
     for name, words in (("wide", "classes=7"), ("plain", "norm=false")):

@@ -1,4 +1,4 @@
-"""The training loop: it learns, resumes bit for bit, stops at NaN, and shares work exactly."""
+"""The training loop: loss, resume, NaN, checkpoints and accumulated steps."""
 
 import csv
 import dataclasses
@@ -27,11 +27,11 @@ from shiftbench.data import Scenes
 
 
 class KilledError(Exception):
-    """Stands for a kill between two epochs."""
+    """Replacement of a kill between two epochs."""
 
 
 def kill_after(epoch: int):  # type: ignore[no-untyped-def]
-    """An evaluation that dies before the checkpoint of a later epoch is written."""
+    """Return an evaluation that raises before the checkpoint of a later epoch is written."""
 
     def evaluate(model: nn.Module, finished: int) -> dict[str, float]:
         if finished > epoch:
@@ -45,13 +45,13 @@ def no_scores(model: nn.Module, finished: int) -> dict[str, float]:
     return {}
 
 
-def test_the_loss_goes_down(tmp_path: Path) -> None:
+def test_train_loss_decreases(tmp_path: Path) -> None:
     recipe = dataclasses.replace(RECIPE, epochs=20, lr=1e-2, ema_decay=0.0)
     rows = run(tmp_path, recipe).rows
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.2
 
 
-def test_a_field_that_a_checkpoint_does_not_know_had_its_default(tmp_path: Path) -> None:
+def test_checkpoint_without_new_field_has_its_default(tmp_path: Path) -> None:
     short = dataclasses.replace(RECIPE, epochs=1)
     run(tmp_path, short)
     content = torch.load(tmp_path / checkpoint.LAST, weights_only=True)
@@ -63,13 +63,11 @@ def test_a_field_that_a_checkpoint_does_not_know_had_its_default(tmp_path: Path)
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, SHIFT_CONSISTENCY], ids=["plain", "shift-consistency"])
-def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(
-    tmp_path: Path, recipe: Recipe
-) -> None:
+def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, recipe: Recipe) -> None:
     whole = run(tmp_path / "whole", recipe, evaluate=no_scores)
     with pytest.raises(KilledError):
         run(tmp_path / "parts", recipe, evaluate=kill_after(1))
-    torch.manual_seed(99)  # another process would not have our random state either
+    torch.manual_seed(99)  # another process would not have this random state either
     parts = run(tmp_path / "parts", recipe, evaluate=no_scores, model=TinyNet())
     columns = ["loss", "consistency_loss"] if recipe.shift else ["loss"]
     for row, other in zip(parts.rows, whole.rows, strict=True):
@@ -78,7 +76,7 @@ def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(
         assert torch.equal(value, parts.model.state_dict()[name]), name
 
 
-def test_a_killed_process_leaves_a_checkpoint_that_goes_on(tmp_path: Path) -> None:
+def test_killed_process_leaves_a_resumable_checkpoint(tmp_path: Path) -> None:
     script = (
         "import os, signal\nfrom pathlib import Path\nfrom training_runs import run\n"
         "def evaluate(model, finished):\n"
@@ -94,7 +92,7 @@ def test_a_killed_process_leaves_a_checkpoint_that_goes_on(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_seed_fixes_augmentation_and_mixup_too(tmp_path: Path, workers: int) -> None:
+def test_train_equal_seeds_give_equal_augmentation_and_mixup(tmp_path: Path, workers: int) -> None:
     recipe = dataclasses.replace(
         RECIPE,
         epochs=2,
@@ -124,13 +122,13 @@ def test_a_seed_fixes_augmentation_and_mixup_too(tmp_path: Path, workers: int) -
         assert torch.equal(value, resumed[name]), name
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_run_raises(tmp_path: Path) -> None:
     run(tmp_path)
     with pytest.raises(AftModelsError, match=r"recipe\.lr 0\.002 there, 0\.1 here"):
         run(tmp_path, dataclasses.replace(RECIPE, lr=0.1))
     with pytest.raises(AftModelsError, match="model 'tiny' there, 'other' here"):
         run(tmp_path, name="other")
-    remedied = "timm:tf_efficientnet_lite0+circular+aps"  # names that differ at the end, whole
+    remedied = "timm:tf_efficientnet_lite0+circular+aps"  # full names that differ at the end
     with pytest.raises(AftModelsError, match=re.escape(f"'{remedied}' here")):
         run(tmp_path, name=remedied)
     assert run(tmp_path, name="other", resume=False).rows
@@ -158,7 +156,7 @@ def test_checkpoint_interrupted_save_keeps_old_file(
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.pt"]
 
 
-def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+def test_train_nan_loss_raises_and_keeps_last_checkpoint(tmp_path: Path) -> None:
     class Breaks(TinyNet):
         calls = 0
 
@@ -173,7 +171,7 @@ def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) ->
     assert all(value.isfinite().all() for value in kept["model"].values())
 
 
-def test_weights_that_the_last_update_broke_are_not_saved(tmp_path: Path) -> None:
+def test_train_nan_after_last_update_is_not_saved(tmp_path: Path) -> None:
     model = TinyNet()
     updates: list[None] = []
 
@@ -187,7 +185,7 @@ def test_weights_that_the_last_update_broke_are_not_saved(tmp_path: Path) -> Non
     assert not (tmp_path / checkpoint.LAST).exists()
 
 
-def test_the_best_epoch_has_its_own_checkpoint(tmp_path: Path) -> None:
+def test_train_writes_checkpoint_of_best_epoch(tmp_path: Path) -> None:
     scores = {1: 0.5, 2: 0.9, 3: 0.7}
     outcome = run(tmp_path, evaluate=lambda model, epoch: {"accuracy": scores[epoch]})
     assert outcome.best == 0.9
@@ -195,7 +193,7 @@ def test_the_best_epoch_has_its_own_checkpoint(tmp_path: Path) -> None:
     assert torch.load(tmp_path / checkpoint.LAST, weights_only=True)["epoch"] == 3
 
 
-def test_the_log_has_a_row_per_epoch_and_empty_cells_between_scores(tmp_path: Path) -> None:
+def test_log_has_a_row_per_epoch_and_empty_cells_between_scores(tmp_path: Path) -> None:
     run(tmp_path, evaluate=lambda model, epoch: {"consistency": 0.25} if epoch == 2 else {})
     with (tmp_path / "log.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -204,7 +202,7 @@ def test_the_log_has_a_row_per_epoch_and_empty_cells_between_scores(tmp_path: Pa
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_averaged_weights_are_what_is_evaluated_and_returned(tmp_path: Path) -> None:
+def test_train_evaluates_and_returns_averaged_weights(tmp_path: Path) -> None:
     seen: list[nn.Module] = []
     model = TinyNet()
     outcome = run(tmp_path, model=model, evaluate=lambda m, epoch: seen.append(m) or {})  # type: ignore[func-returns-value]
@@ -214,7 +212,7 @@ def test_averaged_weights_are_what_is_evaluated_and_returned(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, SHIFT_CONSISTENCY], ids=["plain", "shift-consistency"])
-def test_accumulated_steps_equal_one_large_batch(tmp_path: Path, recipe: Recipe) -> None:
+def test_train_accumulated_steps_equal_one_large_batch(tmp_path: Path, recipe: Recipe) -> None:
     recipe = dataclasses.replace(recipe, ema_decay=0.0)
     models = [TinyNet(batch_norm=False) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
