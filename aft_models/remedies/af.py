@@ -12,6 +12,7 @@ from functools import reduce
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from aft_models.layers.activation import chunk_images, in_chunks, phasewise_activation
 from aft_models.layers.norm import alias_free_layer_norm
@@ -25,9 +26,9 @@ from aft_models.remedies.window import Window, map_size
 from aft_models.resample import alias_free_downsample, alias_free_upsample, cut_spectrum
 
 _NAME = "af"
-# A function with a kink takes a finer grid than a smooth one to leave as little residue.
+# A function with a kink needs a finer grid than a smooth one for a small residue.
 _SMOOTH = (nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid, nn.Tanh, nn.Softsign)
-# Norms by what their names begin with: not every version of torch and timm has all of them.
+# Norms by the beginning of their names: not every version of torch and timm has all of them.
 _PIXELWISE = ("RMSNorm", "RmsNorm", "SimpleNorm", "LocalResponseNorm")
 
 
@@ -38,8 +39,8 @@ class FineActivation(Repaired):
     channels_last: bool  # (B, H, W, C) instead of (B, C, H, W)
     pointwise: Fused | None  # the function for the fast path, if it has one
 
+    @override
     def extra_repr(self) -> str:
-        """Describe the layer, for ``print(model)``."""
         own = self.original.extra_repr(self)
         return f"{own}, up={self.up}" if own else f"up={self.up}"
 
@@ -65,7 +66,7 @@ class FineActivation(Repaired):
 
 
 class WholeImageNorm(Repaired):
-    """A layer norm with one deviation for the whole image instead of one per pixel."""
+    """Layer norm with one deviation for the whole image instead of one per pixel."""
 
     channels_last: bool
 
@@ -79,17 +80,17 @@ class WholeImageNorm(Repaired):
         tokens = last.flatten(1, -2)
         y = alias_free_layer_norm(tokens, self.weight, self.bias, eps=self.eps).view_as(last)
         y = y if last is x else y.permute(0, 3, 1, 2)
-        for layer in self.children():  # timm's norms that also drop and activate
+        for layer in self.children():  # timm's norms with dropout and activation
             y = layer(y)
         return y
 
 
 @dataclass
 class FineMaximum:
-    """Max pooling on a finer grid; then the spectrum is cut to the new size.
+    """Max pooling on a finer grid, followed by a cut of the spectrum to the new size.
 
-    The pixels of a window keep their distance, so that on the original grid the maximum is that of
-    the original layer.
+    The pixels of a window keep their distance. On the original grid the maximum is therefore that
+    of the original layer.
     """
 
     up: int
@@ -108,7 +109,7 @@ class FineMaximum:
         before = [margin[0] for margin in window.reach(size, full=True)]
         reach = [(up * a, up * (e - 1 - a)) for a, e in zip(before, window.extent, strict=True)]
         fine = extend(alias_free_upsample(x, up), *reach, border="circular")
-        # A maximum over rows of maxima over columns; torch's own pooling is slow at stride one.
+        # Rows, then columns: torch's own pooling is slow at stride one.
         for axis in (3, 2):
             taps, step = window.kernel[axis - 2], window.dilation[axis - 2] * up
             length = fine.shape[axis] - (taps - 1) * step
@@ -152,7 +153,7 @@ def apply(context: RepairContext, up: int) -> None:
             norm.channels_last = "2d" not in type(norm).__name__
             context.changed(name, norm, "one deviation for the whole image")
         elif type(module).__name__.startswith(_PIXELWISE):
-            context.left(name, f"{type(module).__name__} normalizes each pixel by itself")
+            context.left(name, f"{type(module).__name__} normalizes each pixel separately")
         elif context.is_flattened(module):
             context.left(name, "a linear layer takes the pixels of its map one by one")
     context.note_unreached()

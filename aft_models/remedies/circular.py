@@ -14,9 +14,9 @@ _PADDING = (nn.ConstantPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.Circul
 
 
 class WrappedPadding(Repaired):
-    """A padding layer that rolls the map instead.
+    """Padding layer that rolls the map instead.
 
-    The layer behind it has circular padding, and takes each pixel at its position after padding.
+    The following layer has circular padding and reads each pixel at its position after padding.
     """
 
     padding: tuple[int, int, int, int]  # left, right, top, bottom
@@ -38,14 +38,16 @@ def apply(context: RepairContext) -> None:
         window = window_of(module)
         if window is None or context.covers_map(name, window):
             continue
-        if window.border == "circular" and (isinstance(module, SlidingLayer) or window.fits_torus):
+        if window.border == "circular" and (
+            isinstance(module, SlidingLayer) or window.fits_circular
+        ):
             continue
         if window.pointwise and window.unpadded and not window.strided:
-            continue  # a single pixel has no border, nor does a filter behind it
+            continue  # a single pixel has no border, nor has a following filter
         layer = context.take(name, module)
         if layer is None:
             continue
-        # Also if no window crosses the border: at stride one some would.
+        # Required even if no window crosses the border: at stride one some would.
         layer.window = replace(window, border="circular")
         if window.crosses_border or not window.unpadded:
             before = "no" if window.unpadded else window.border

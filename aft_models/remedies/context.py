@@ -17,7 +17,7 @@ from aft_models.remedies.phases import ForwardPass
 from aft_models.remedies.survey import Survey
 from aft_models.remedies.window import Window
 
-# Layers that resample by something else than a window.
+# Layers that resample without a window.
 _OTHERS = (nn.LPPool2d, nn.FractionalMaxPool2d, nn.PixelUnshuffle, SpaceToDepth, nn.Unfold)
 _KNOWN = ("torch.nn.", "timm.layers.", "aft_models.layers.")
 
@@ -28,15 +28,15 @@ class Change:
 
     layer: str  # dotted name in the model; "" is the model itself
     kind: str  # its class
-    what: str  # before and after, in a few words
+    what: str  # before and after, as a short text
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """A place that a remedy should have changed and could not."""
+    """Operation that a remedy should have changed and could not."""
 
     where: str  # a layer, or a line of the model's code
-    why: str  # in a few words
+    why: str  # as a short text
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class RepairContext:
         self, model: nn.Module, survey: Survey, forward_pass: ForwardPass, size: Pair
     ) -> None:
         self.model, self.survey, self.forward_pass = model, survey, forward_pass
-        self.size = size  # of the images that the model takes
+        self.size = size  # of the input images
         self.changes: list[Change] = []
         self.obstacles: list[Obstacle] = []
 
@@ -83,12 +83,12 @@ class RepairContext:
     def take(self, name: str, module: nn.Module) -> SlidingLayer | None:
         """Return the layer prepared for repair; None if it does more than slide a window."""
         if not isinstance(module, SlidingLayer) and not _is_faithful(module):
-            self.left(name, f"{type(module).__name__} does more than its window says")
+            self.left(name, f"{type(module).__name__} computes more than its window")
             return None
         return sliding(module)
 
     def give_sampler(self, name: str, module: nn.Module, sampler: Sampler, what: str) -> None:
-        """Set how a layer sub-samples, and add the change or the obstacle to the report."""
+        """Set the sub-sampling of a layer, and add the change or the obstacle to the report."""
         layer = self.take(name, module)
         if layer is None:
             return
@@ -122,7 +122,7 @@ class RepairContext:
         return any(window.covers(size) for size in self.survey.sizes(name))
 
     def is_flattened(self, pool: nn.Module) -> bool:
-        """Return True if a linear layer takes the pixels of a pooled map flattened."""
+        """Return True if a linear layer reads the flattened pixels of a pooled map."""
         if not isinstance(pool, nn.AdaptiveAvgPool2d) or pool.output_size in (1, (1, 1)):
             return False
         modules = [m for _, m in self.layers()]
@@ -135,7 +135,7 @@ class RepairContext:
 def _is_faithful(layer: nn.Module) -> bool:
     """Return True if a layer has the same output when its input is padded outside of it.
 
-    Classes of torch and timm do; any other class is tried.
+    This is true of the classes of torch and timm. Any other class is tested.
     """
     if type(layer).__module__.startswith(_KNOWN):
         return True
@@ -145,6 +145,6 @@ def _is_faithful(layer: nn.Module) -> bool:
         sides = [2 * e + s for e, s in zip(ours.window.extent, ours.window.stride, strict=True)]
         x = torch.randn(1, getattr(layer, "in_channels", 2), *sides).to(like)
         expected, got = layer.forward(x), ours.forward(x)
-    except Exception:  # whatever it does, it is not a plain window
+    except Exception:  # any error: not a plain window
         return False
     return got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-3, atol=1e-4)

@@ -12,13 +12,14 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from aft_models.layers.padding import Margin, circular_pad
 from aft_models.remedies.window import Window, map_size, plain_class, read_window, without_padding
 
 
 class Repaired(nn.Module):
-    """Mixed into a layer's own class by :func:`change_class`."""
+    """Mixin for the class of a layer, see :func:`change_class`."""
 
     mixin: ClassVar[type[nn.Module]]
     original: ClassVar[type[nn.Module]]
@@ -71,11 +72,11 @@ class SlidingLayer(Repaired):
     """A layer with a window, whose border and sub-sampling can be set."""
 
     window: Window
-    sampler: Sampler | None  # None: by its stride, as in the original
+    sampler: Sampler | None  # None: by the stride, as in the original
     bare: tuple[nn.Module, nn.Module]  # the layer without padding, at its stride and at stride one
 
+    @override
     def extra_repr(self) -> str:
-        """Describe the layer and its changes, for ``print(model)``."""
         done = [] if self.window.border == "zeros" else [f"border={self.window.border}"]
         done += [] if self.sampler is None else [f"sampling={self.sampler.name}"]
         own = self.original.extra_repr(self)
@@ -102,7 +103,7 @@ class SlidingLayer(Repaired):
         counted = self.window.counted
         if counted is None:
             return y
-        # The mean of the pixels that count; a window without any has the mean zero.
+        # Mean of the counted pixels; a window without any has the mean zero.
         inside = extend(torch.ones_like(x[:1, :1]), *counted, border="replicate")
         (top, bottom), (left, right) = self.window.reach(map_size(x), full=full)
         (a, b), (c, d) = counted

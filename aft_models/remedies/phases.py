@@ -1,8 +1,8 @@
 """Choices of polyphase components, shared by all layers of a network.
 
 A residual block sub-samples twice: in its branch and on its shortcut. Components chosen separately
-would add pixels of different positions. So within one forward pass the first layer that sub-samples
-a map of some size chooses, and later layers with the same map size and stride follow.
+would add pixels of different positions. Therefore the first layer that sub-samples a map of some
+size in a forward pass chooses, and later layers with the same map size and stride use its choice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def roll_each(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 class _Pass(threading.local):
-    """The choices so far, in this thread."""
+    """Choices of this thread so far."""
 
     def __init__(self) -> None:
         self.choices: dict[Any, Any] = {}
@@ -47,10 +47,10 @@ class _Pass(threading.local):
 
 
 class ForwardPass:
-    """The choices of the forward pass under way, shared by all layers of one model.
+    """Choices of the current forward pass, shared by all layers of one model.
 
-    The model's root calls it as a hook before and after each pass. Where a caller goes round the
-    root (``model.forward_features``), a pass ends when the layer that chose first is called again.
+    The root module calls it as a hook before and after each pass. If a caller bypasses the root
+    (``model.forward_features``), a pass ends when the layer that chose first is called again.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class ForwardPass:
 
     @property
     def choices(self) -> dict[tuple[Pair, Pair], Any]:
-        """The choices so far, by size of the map and stride, in the order of the pass."""
+        """Choices so far, by size of the map and stride, in the order of the pass."""
         return dict(self._pass.choices)
 
     def find(self, layer: nn.Module, size: Pair, stride: Pair) -> Any:
@@ -85,7 +85,7 @@ class ForwardPass:
     def origin(self, coarse: Pair, fine: Pair) -> tuple[Tensor, Tensor] | None:
         """Return the position of a coarser map's first pixel on a finer map; None if unknown.
 
-        The coarser map must have been made from one of the finer size, in one step or more.
+        The coarser map must derive from one of the finer size, in one or more steps.
         """
         size, step = fine, (1, 1)
         place: tuple[Tensor, Tensor] | None = None
@@ -102,7 +102,7 @@ class ForwardPass:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Open a separate pass inside another one, for a layer that is called by itself."""
+        """Open a separate pass inside another one, for a layer that is called alone."""
         outer = self._pass.choices, self._pass.first
         self._pass.choices, self._pass.first = {}, None
         try:
@@ -113,9 +113,9 @@ class ForwardPass:
 
 @contextmanager
 def own_pass(model: nn.Module) -> Iterator[None]:
-    """Separate the choices of layers that are called by themselves from those of the model.
+    """Separate the choices of layers that are called alone from those of the model.
 
-    Without it they would follow the choices of the model's own forward pass, or replace them.
+    Without it these layers would use or replace the choices of the model's forward pass.
     """
     hooks = (hook for module in model.modules() for hook in module._forward_hooks.values())
     forward_pass = next((hook for hook in hooks if isinstance(hook, ForwardPass)), None)

@@ -1,4 +1,4 @@
-"""Sub-sampling by polyphase components, the same ones through the whole network."""
+"""Sub-sampling by polyphase components, the same in the whole network."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def follow(layer: SlidingLayer, x: Tensor, phase: Phase) -> Tensor:
 
 
 def centered(x: Tensor) -> Tensor:
-    """Roll a map so that its strongest pixel is in the middle, for a head that takes it flattened.
+    """Roll a map so that its strongest pixel is in the middle, for a head of flattened pixels.
 
-    The head then takes the same map at every position of the image.
+    The input of the head is then equal at every position of the image.
     """
     with torch.no_grad():
         strongest_pixel = Phase.largest(torch.linalg.vector_norm(x.detach(), dim=1))
@@ -63,7 +63,7 @@ def centered(x: Tensor) -> Tensor:
 
 
 class CenteredPool(Repaired):
-    """Adaptive pooling to several pixels, which a linear layer takes flattened."""
+    """Adaptive pooling to several pixels that a linear layer reads flattened."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool ``x``, rolled so that its strongest pixel is in the middle."""
@@ -91,7 +91,7 @@ class AnchoredUnshuffle(Repaired):
     forward_pass: ForwardPass
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, C block^2, H / block, W / block)``."""
+        """Map ``(B, C, H, W)`` to ``(B, C block^2, H / block, W / block)``."""
         size, stride = map_size(x), (self.block, self.block)
         phase = self.forward_pass.find(self, size, stride)
         if phase is None:
@@ -121,7 +121,7 @@ def install(context: RepairContext, sampler: PolyphaseSampler, what: str) -> Non
         elif isinstance(module, nn.Upsample):
             upsample = change_class(module, AlignedUpsample)
             upsample.forward_pass = context.forward_pass
-            context.changed(name, upsample, "follows the phases that the coarser map was kept at")
+            context.changed(name, upsample, "uses the phases of the coarser map")
             if module.mode != "nearest":
                 context.left(name, f"{module.mode} up-sampling mixes pixels across the border")
     context.model.register_forward_pre_hook(context.forward_pass)

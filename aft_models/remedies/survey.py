@@ -37,13 +37,13 @@ class FunctionalOp:
     """An operation on feature maps outside of layers, which no remedy changes."""
 
     kind: str  # "sampling", "border" or "activation"
-    operator: str  # the function as the code names it
+    operator: str  # name of the function in the code
     where: str  # module and line
 
 
 @dataclass(frozen=True)
 class Call:
-    """A layer that is given a map."""
+    """Layer whose input is a map."""
 
     layer: str
     channels: int
@@ -55,12 +55,12 @@ class Survey:
     """One forward pass."""
 
     calls: tuple[Call, ...] = ()  # in order
-    tokens: frozenset[str] = frozenset()  # layers that are given tokens (B, N, C) instead of maps
+    tokens: frozenset[str] = frozenset()  # layers with tokens (B, N, C) instead of maps
     functional: tuple[FunctionalOp, ...] = ()
-    failure: str | None = None  # why the model does not take the image; the lists are empty then
+    failure: str | None = None  # error of the model for the image; the lists are empty then
 
     def sizes(self, name: str) -> list[Pair]:
-        """Return the sizes of the maps that a layer is given."""
+        """Return the sizes of the input maps of a layer."""
         return [call.size for call in self.calls if call.layer == name]
 
 
@@ -75,12 +75,12 @@ def _configured_shape(model: object) -> tuple[int, ...]:
 
 
 def default_size(model: object) -> int:
-    """Return the side of the images that a model takes, in pixels: as configured, else 224."""
+    """Return the side of a model's input (pixels): as configured, else 224."""
     return int(_configured_shape(model)[-1])
 
 
 def default_image(model: nn.Module, side: int | None = None) -> Tensor:
-    """Draw an image that a model takes.
+    """Draw an input image of a model.
 
     Args:
         model: Any network.
@@ -126,7 +126,7 @@ def survey(model: nn.Module, image: Tensor) -> Survey:
     try:
         with evaluating(model), watch:
             model(image)
-    except Exception as error:  # whatever a model's own code may raise
+    except Exception as error:  # the model's code may raise any error
         reason, _, _ = str(error).partition("\n")
         return Survey(failure=f"{type(error).__name__}: {reason}")
     finally:
@@ -158,7 +158,7 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.depth = 0  # layers under way
+        self.depth = 0  # layers that are running
         self.functional: list[FunctionalOp] = []
 
     def __torch_function__(

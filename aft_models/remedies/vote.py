@@ -17,7 +17,7 @@ from aft_models.resample import fractional_shift
 
 @dataclass(frozen=True)
 class Vote(InputRemedy):
-    """The mean probability over a square grid of cyclic shifts."""
+    """Mean probability over a square grid of cyclic shifts."""
 
     side: int  # views along each axis, one pixel apart
 

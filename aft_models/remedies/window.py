@@ -18,7 +18,7 @@ from aft_models.layers.polyphase import Pair
 
 Margins = tuple[Margin, Margin]  # of the rows and of the columns
 
-# Classes that only add a way of padding to another one, which is all that a repaired layer needs.
+# Classes that only add padding to another one, which is all that a repaired layer needs.
 _PLAIN: dict[type[nn.Module], type[nn.Module]] = {
     CircularConv2d: nn.Conv2d,
     Conv2dSame: nn.Conv2d,
@@ -29,20 +29,20 @@ _PLAIN: dict[type[nn.Module], type[nn.Module]] = {
 
 @dataclass(frozen=True)
 class Window:
-    """The geometry of a layer that slides a window over a map."""
+    """Geometry of a layer that slides a window over a map."""
 
     kind: Literal["conv", "max", "average", "blur"]
     kernel: Pair
     stride: Pair
     dilation: Pair
-    margins: Margins | None  # None: "same", by the map's size
+    margins: Margins | None  # None: "same", from the map's size
     border: str  # padding beyond the map: "zeros", "circular", "reflect" or "replicate"
     ceil: bool  # a last, incomplete window counts
     grouped: bool  # each output channel depends on one input channel alone
     counted: Margins | None = None  # pixels beyond the map that a mean counts; None: all of them
 
     def __str__(self) -> str:
-        """Return kernel and stride in a few words.
+        """Return kernel and stride as a short text.
 
         >>> print(read_window(nn.Conv2d(3, 8, 3, stride=(2, 1))))
         3 x 3, stride 2 x 1
@@ -77,7 +77,7 @@ class Window:
         return any(e > s for e, s in zip(self.extent, self.stride, strict=True))
 
     @property
-    def fits_torus(self) -> bool:
+    def fits_circular(self) -> bool:
         """True if the padding, made circular, gives one output per stride."""
         steps = zip(self.margins or (), self.extent, self.stride, strict=False)
         return all(extent - stride <= sum(margin) < extent for margin, extent, stride in steps)
@@ -115,12 +115,12 @@ class Window:
         return count
 
     def reach(self, size: Pair, *, full: bool) -> Margins:
-        """Return the pixels needed beyond each end of the map; negative where some are not used.
+        """Return the pixels needed beyond each end of the map; negative if some are not used.
 
         Args:
             size: of the map.
-            full: for the layer at stride one, so that every polyphase component of its output,
-                of which the layer itself gives the first, is as large as the first.
+            full: for the layer at stride one, with every polyphase component as large as the
+                first, which is the output of the layer itself.
         """
         margins = []
         for axis, count in enumerate(self.outputs(size)):
@@ -140,7 +140,7 @@ def read_window(layer: nn.Module) -> Window | None:
     >>> read_window(nn.MaxPool2d(3, stride=2, padding=1)).outputs((56, 56))
     (28, 28)
     """
-    like: Any = layer  # attributes are read by name; mypy knows them as tensors or modules
+    like: Any = layer  # attributes are read by name; mypy types them as tensors or modules
     same = isinstance(layer, (Conv2dSame, MaxPool2dSame, AvgPool2dSame))
     same = same or bool(getattr(layer, "same_pad", False))
     border, dilation, ceil, grouped, counted = "zeros", (1, 1), False, True, None
