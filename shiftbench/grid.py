@@ -1,4 +1,4 @@
-"""Where the camera goes: offsets in pixels, and the grids of them that attacks search."""
+"""Offsets in pixels, and the grids of offsets that attacks search."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MAX_DENOMINATOR = 1000  # of a step: reads 0.16666667 as 1/6
 
 @dataclass(frozen=True, order=True)
 class Offset:
-    """A camera move in pixels: `shifted[y, x] = scene[y + dy, x + dx]`.
+    """Offset of a shift in pixels: `shifted[y, x] = image[y + dy, x + dx]`.
 
     >>> Offset(dy=0.5, dx=-1.0)
     Offset(dy=0.5, dx=-1.0)
     """
 
-    dy: float  # down is positive; of an attack with one parameter, that parameter
-    dx: float  # right is positive
+    dy: float  # positive is down; for an attack with one parameter, that parameter
+    dx: float  # positive is right
 
 
 ORIGIN = Offset(0.0, 0.0)
@@ -31,10 +31,10 @@ ORIGIN = Offset(0.0, 0.0)
 
 @dataclass(frozen=True)
 class Grid:
-    """The square {(i * step, j * step): -radius <= i, j <= radius}, ordered from the inside out.
+    """Square {(i * step, j * step): -radius <= i, j <= radius}, ordered from the inside out.
 
-    Ring r holds the points with max(|i|, |j|) = r. The inside-out order lets one pass over the
-    grid yield the adversarial accuracy at every radius up to the grid's own.
+    Ring r contains the points with max(|i|, |j|) = r. With the inside-out order, one pass over the
+    grid gives the adversarial accuracy at every radius up to that of the grid.
 
     >>> grid = Grid(1, Fraction(1, 2))
     >>> len(grid), next(iter(grid)), grid.ring(Offset(0.5, -0.5))
@@ -50,7 +50,7 @@ class Grid:
     def __post_init__(self) -> None:
         if not isinstance(self.radius, int) or self.radius < 0:
             raise UsageError(
-                f"max shift must be a whole number of steps, 0 or more, got {self.radius}"
+                f"max shift must be an integer number of steps, 0 or more, got {self.radius}"
             )
         if not math.isfinite(self.step) or self.step < Fraction(1, MAX_DENOMINATOR):
             raise UsageError(
@@ -61,22 +61,22 @@ class Grid:
 
     @property
     def reach(self) -> Fraction:
-        """The largest displacement on an axis, in pixels."""
+        """Extent of the grid: largest displacement on an axis (pixels)."""
         return self.radius * self.step
 
     @property
     def is_integer(self) -> bool:
-        """Whether every offset is a whole number of pixels."""
+        """True if every offset is an integer number of pixels."""
         return self.step.denominator == 1
 
     @cached_property
     def offsets(self) -> tuple[Offset, ...]:
-        """Every offset in the grid's order; the first is (0, 0)."""
+        """All offsets in the grid's order; the first is (0, 0)."""
         return tuple(self._rings)
 
     @cached_property
     def rings(self) -> tuple[int, ...]:
-        """The ring of each of `offsets`; never decreases."""
+        """Ring of each of `offsets`; never decreases."""
         return tuple(self._rings.values())
 
     @cached_property
@@ -87,11 +87,11 @@ class Grid:
         return {Offset(float(i * self.step), float(j * self.step)): ring for ring, i, j in rings}
 
     def ring(self, offset: Offset) -> int:
-        """The ring an offset of this grid lies on."""
+        """Return the ring of an offset of this grid."""
         return self._rings[offset]
 
     def up_to(self, radius: int) -> Grid:
-        """The same grid cut down to a smaller radius."""
+        """Return the same grid with a smaller radius."""
         return replace(self, radius=radius)
 
     def __iter__(self) -> Iterator[Offset]:

@@ -66,7 +66,7 @@ def test_named_grids_of_the_paper(name: str, reach: int, integer: bool) -> None:
 @pytest.mark.parametrize(
     ("radius", "step", "words"),
     [
-        *((radius, 1.0, "whole number of steps") for radius in (-1, 2.5)),
+        *((radius, 1.0, "integer number of steps") for radius in (-1, 2.5)),
         *((1, step, "step of a grid") for step in (0.0, -1.0, math.nan, math.inf, 1e-9)),
     ],
 )

@@ -1,8 +1,8 @@
-"""Kinds of shift and the attacks that search them. A kind prepares a batch once, then shifts it.
+"""Shift types and the attacks that search them. A shift type prepares a batch once, then shifts it.
 
-A new kind is one new file here that registers a `Shift` in `SHIFTS` and an `Attack` in `ATTACKS`:
-every file of this folder is imported, and the law tests run over the registries. No file imports
-torch before it is needed, so that attacks are listed at once.
+A new shift type is one new file that registers a `Shift` in `SHIFTS` and an `Attack` in `ATTACKS`.
+Every file of this folder is imported, and property tests run over the registries. Torch is imported
+on first use only, so that attacks are listed at once.
 """
 
 from importlib import import_module
@@ -20,7 +20,7 @@ from shiftbench.shifts.base import (
     parse_attack,
 )
 
-# The order of the registries, and so of tables: the kinds of the paper come first.
+# The order of the registries, and so of tables: the shift types of the paper come first.
 for _name in dict.fromkeys(
     ("cyclic", "crop", "bilinear", "lanczos", *(module.name for module in iter_modules(__path__)))
 ):

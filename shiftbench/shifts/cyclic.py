@@ -1,10 +1,12 @@
-"""The view is one period of a periodic, band-limited image, read anywhere by sinc interpolation."""
+"""Cyclic shifts: the view as one period of a band-limited image, sinc interpolation."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
+
+from typing_extensions import override
 
 from shiftbench.grid import Grid, Offset
 from shiftbench.shifts.base import ATTACKS, SHIFTS, Attack, Shift, pick, view_size, window
@@ -14,19 +16,19 @@ if TYPE_CHECKING:
 
     from shiftbench.shifts.base import Scene, Views
 
-MAX_PHASES = 3  # kept per batch beside the images themselves: all that half-pixel grids need
+MAX_PHASES = 3  # per batch, besides the images: enough for half-pixel grids
 
 
 def shift_axis(images: Tensor, offset: float, dim: int) -> Tensor:
-    """Reads a periodic signal at `offset` samples further along `dim`.
+    """Read a periodic signal `offset` samples further along `dim`.
 
-    The bin k of the spectrum is multiplied by exp(2 pi i k offset / n). For even n the Nyquist bin
-    belongs to +n/2 and -n/2 alike, so it gets the mean of the two factors, cos(pi offset): a real
-    signal stays real, and a whole offset is `roll`.
+    Bin k of the spectrum is multiplied by exp(2 pi i k offset / n). For even n the Nyquist bin
+    belongs to both +n/2 and -n/2, so its factor is the mean of both, cos(pi offset): a real signal
+    stays real, and an integer offset equals `roll`.
 
-    `aft_models.resample` does the same with matrices. Here it is said again on purpose: a model
-    must not be judged by the very operator it is built from, and matrix products lose digits on
-    GPUs that are told to use TF32, where FFTs do not. The tests hold the two together.
+    `aft_models.resample` computes the same with matrices. The two implementations are independent
+    on purpose: a model must not be measured with the operator it is built from, and matrix products
+    lose digits on GPUs with TF32, FFTs do not. The tests compare both.
     """
     import torch
 
@@ -45,23 +47,24 @@ def shift_axis(images: Tensor, offset: float, dim: int) -> Tensor:
 
 
 def _split(offset: float) -> tuple[int, float]:
-    """The whole pixels and the part in [0, 1); equal parts compare equal despite rounding."""
+    """Split an offset into integer and fraction in [0, 1); equal fractions compare equal."""
     whole = math.floor(offset)
     part = round(offset - whole, 12)
     return (whole + 1, 0.0) if part == 1.0 else (whole, part)
 
 
 class Cyclic(Shift):
-    """One period of a band-limited periodic image, read at any offset by sinc interpolation."""
+    """Shift of one period of a band-limited periodic image by sinc interpolation."""
 
+    @override
     def margin(self, grid: Grid) -> int:
-        """None: the view is all there is."""
         return 0
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
-        """Whole offsets are rolls; a part of a pixel picks the polyphase image that is rolled.
+        """Prepare a batch for many offsets.
 
-        Whole offsets need no FFT; grids of halves share three polyphase images per batch.
+        Integer offsets are rolls and need no FFT. A fraction selects the polyphase image that is
+        rolled: half-pixel grids share three polyphase images per batch.
         """
         height, width = view_size(canvas, margin)
         whole = window(canvas, margin, margin, height, width)
@@ -70,7 +73,7 @@ class Cyclic(Shift):
         def phase(part_y: float, part_x: float, rows: Tensor | None) -> Tensor:
             if (part_y, part_x) in phases:
                 return pick(phases[part_y, part_x], rows)
-            # Backward frees what a phase was computed from: with gradients each view has its own.
+            # The backward pass frees the inputs of a phase: with gradients each view has its own.
             keep = len(phases) <= MAX_PHASES and not whole.requires_grad
             images = whole if keep else pick(whole, rows)
             if part_y:
@@ -93,8 +96,8 @@ class Cyclic(Shift):
 SHIFTS.register("cyclic", Cyclic())
 ATTACKS.register(
     "integer",
-    Attack("integer", "cyclic", Fraction(1), "cyclic shifts by whole pixels (T_integer)"),
+    Attack("integer", "cyclic", Fraction(1), "cyclic integer shifts (T_integer)"),
 )
 ATTACKS.register(
-    "half", Attack("half", "cyclic", Fraction(1, 2), "cyclic sinc shifts by half pixels (T_half)")
+    "half", Attack("half", "cyclic", Fraction(1, 2), "cyclic half-pixel sinc shifts (T_half)")
 )

@@ -1,10 +1,12 @@
-"""The canvas is read between its pixels by a windowed sinc, which hardly blurs."""
+"""Lanczos shifts: interpolation by a windowed sinc, which hardly blurs."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
+
+from typing_extensions import override
 
 from shiftbench.grid import Grid, Offset
 from shiftbench.shifts.base import ATTACKS, SHIFTS, Attack, Shift, check_reach, pick, view_size
@@ -14,13 +16,13 @@ if TYPE_CHECKING:
 
     from shiftbench.shifts.base import Scene, Views
 
-LOBES = 6  # of the sinc on each side; the kernel has twice as many taps
+LOBES = 6  # of the sinc on each side; the kernel has twice the number of taps
 
 
 def lanczos_taps(fraction: float) -> list[float]:
-    """Weights of the pixels -5 .. 6 for a value at `fraction` of the way from pixel 0 to 1.
+    """Return the weights of the pixels -5 .. 6 for a value at `fraction` between pixels 0 and 1.
 
-    Their sum is 1, so that a uniform image stays as it is.
+    Their sum is 1, so that a uniform image does not change.
 
     >>> [round(w, 3) for w in lanczos_taps(0.5)[4:8]]
     [-0.191, 0.629, 0.629, -0.191]
@@ -35,7 +37,7 @@ def _sinc(x: float) -> float:
 
 
 def _filter(images: Tensor, taps: list[float], axis: int, start: int, length: int) -> Tensor:
-    """The sum of `taps` times the windows that begin at `start`, `start + 1`, ... on an axis."""
+    """Sum `taps` times the windows that begin at `start`, `start + 1`, ... on an axis."""
     total = taps[0] * images.narrow(axis, start, length)
     for place, tap in enumerate(taps[1:], start=start + 1):
         total = total.add(images.narrow(axis, place, length), alpha=tap)
@@ -43,18 +45,18 @@ def _filter(images: Tensor, taps: list[float], axis: int, start: int, length: in
 
 
 class Lanczos(Shift):
-    """The canvas read by a Lanczos-windowed sinc of six lobes on each axis, weights of sum 1.
+    """Shift by a Lanczos-windowed sinc of six lobes on each axis, with weights of sum 1.
 
-    It keeps the amplitude of every wave up to 0.4 cycles a pixel within 3%, where linear
-    interpolation at half a pixel leaves 31%.
+    The amplitude of every wave up to 0.4 cycles per pixel is preserved within 3%; linear
+    interpolation at half a pixel preserves 31%.
     """
 
     def margin(self, grid: Grid) -> int:
-        """As many whole pixels as the offsets reach, and the rest of the kernel."""
+        """Return the margin for the offsets and the rest of the kernel (pixels)."""
         return super().margin(grid) + (0 if grid.is_integer else LOBES - 1)
 
+    @override
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
-        """Each view is twelve taps on each axis that it moves along by a fraction."""
         height, width = view_size(canvas, margin)
 
         def views(offset: Offset, rows: Tensor | None = None) -> Tensor:
