@@ -45,7 +45,7 @@ __all__ = [
     "subset",
 ]
 
-ENDINGS = {".csv": "csv", ".tar": "wds"}  # files that say by their names what they are
+ENDINGS = {".csv": "csv", ".tar": "wds"}  # files with a known ending
 
 
 def load_dataset(
@@ -57,7 +57,7 @@ def load_dataset(
     download: bool = False,
     class_map: Path | str | None = None,
 ) -> ImageSet:
-    """Opens a data set by name.
+    """Open a data set by name.
 
     >>> data = load_dataset("scenes", limit=24)
     >>> data.name, data.split, len(data)
@@ -66,15 +66,15 @@ def load_dataset(
     Args:
         spec: `NAME` or `NAME:PATH`, such as `scenes`, `imagenet:PATH`, `cifar10`; or the path of a
             folder of class folders, of a table that ends in .csv, of shards that end in .tar.
-        split: Which part; by default the usual evaluation split.
-        limit: Take a fixed, class-balanced subset of this many images.
-        seed: Of the subset, which nothing else changes.
-        download: Allow the data set to be fetched; without it the network is never used.
+        split: Split; by default the usual evaluation split.
+        limit: Size of a fixed, class-balanced subset.
+        seed: Seed of the subset.
+        download: Allow a download; otherwise the network is never used.
         class_map: A JSON or CSV file from class names to the class indices of the model.
 
     Raises:
         UsageError: The name is unknown or an option does not fit it.
-        DataError: The files are not there or not as expected.
+        DataError: The files are missing or not as expected.
     """
     source, path = _source_and_path(spec)
     place = Path(path).expanduser() if path else None

@@ -21,24 +21,24 @@ from shiftbench.errors import DataError, UsageError, first_line
 from shiftbench.registry import unknown_name
 
 SPLITS = ("validation", "val", "test", "train")  # in order of preference
-SAVED = ("dataset_info.json", "dataset_dict.json")  # what `save_to_disk` leaves
+SAVED = ("dataset_info.json", "dataset_dict.json")  # file written by `save_to_disk`
 
 
 @dataclass(frozen=True, eq=False)
 class HubSet(EncodedSet):
-    """One split of a set; an image's key is its number, as the library fixes the order."""
+    """One split of a data set; the key of an image is its index in the library's order."""
 
     images: Any  # a table of one column, the images, not decoded: {"bytes", "path"} per row
-    column: str  # its name
+    column: str  # name of the column
 
     def encoded(self, index: int) -> Path | BytesIO:
-        """The bytes of a row, or the file that it names."""
+        """Return the bytes of a row, or the file that it names."""
         row = self.images[index][self.column]
         return BytesIO(row["bytes"]) if row["bytes"] else Path(row["path"])
 
 
 def load_hub_set(request: DataRequest) -> HubSet:
-    """Opens a data set of the library; the network is used only when the request allows it."""
+    """Open a data set of the library; the network is used only if the request allows it."""
     if request.path is None:
         raise UsageError("data 'hfds' needs a name or a folder: write it as hfds:NAME_OR_PATH")
     try:
@@ -58,7 +58,7 @@ def load_hub_set(request: DataRequest) -> HubSet:
         table, split = _open(datasets, place, request.split)
     except UsageError:
         raise
-    except Exception as error:  # the library raises whatever its file formats do
+    except Exception as error:  # exceptions of the library depend on the file format
         raise DataError(f"cannot open hfds:{place}: {first_line(error)}") from error
     image, label = _columns(datasets, table, name)
     kind = table.features[label]
@@ -92,7 +92,7 @@ def _choose(place: Path, there: Sequence[str], split: str | None) -> str:
 
 
 def _columns(datasets: Any, table: Any, name: str) -> tuple[str, str]:
-    """The columns of images and of labels."""
+    """Return the columns of images and of labels."""
     kinds = table.features
     images = [key for key, kind in kinds.items() if isinstance(kind, datasets.Image)]
     labels = [key for key, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)]

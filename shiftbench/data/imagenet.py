@@ -10,7 +10,7 @@ from shiftbench.errors import DataError
 
 
 def load_imagenet(request: DataRequest) -> FileSet:
-    """PATH holds `val/` or is the folder of wnid folders itself; any of the wnids may be absent."""
+    """Open PATH, which contains `val/` or the wnid folders; any of the wnids may be absent."""
     from timm.data import ImageNetInfo
 
     place = split_folder(request.path, request.split, source="imagenet")

@@ -1,8 +1,8 @@
 """`wds:PATTERN`: tar shards in the format of WebDataset, read from disk.
 
 A sample is the members of one name: `0001.jpg` with `0001.cls`, the class index in digits. A shard
-is indexed once and then read at any place, so that images have keys, an order and labels like those
-of any other data set, and shards need not be unpacked.
+is indexed once, without unpacking, and then read at any position. Images therefore have keys, an
+order and labels, as in other data sets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 @dataclass(frozen=True)
 class Member:
-    """Where the bytes of an image lie."""
+    """Position of the bytes of an image."""
 
     shard: Path
     start: int
@@ -47,12 +47,12 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class ShardSet(EncodedSet):
-    """The samples of some shards, in their order; a key is the shard's name and the sample's."""
+    """Samples of some shards in their order; a key is the shard's name and the sample's."""
 
     members: Sequence[Member]
 
     def encoded(self, index: int) -> BytesIO:
-        """The bytes of a member."""
+        """Return the bytes of a member."""
         member = self.members[index]
         with member.shard.open("rb") as file:
             file.seek(member.start)
@@ -60,7 +60,7 @@ class ShardSet(EncodedSet):
 
 
 def find_shards(pattern: str) -> list[Path]:
-    """The files of `shard-{000..003}.tar`, of a pattern as in a shell, or of a folder."""
+    """List the files of `shard-{000..003}.tar`, of a shell pattern, or of a folder."""
     if Path(pattern).is_dir():
         pattern = f"{glob.escape(pattern)}/*.tar"
     shards: list[Path] = []
@@ -73,7 +73,7 @@ def find_shards(pattern: str) -> list[Path]:
 
 
 def _ranges(pattern: str) -> Iterator[str]:
-    """Counts `{000..003}` out, with as many digits as the first number has."""
+    """Expand `{000..003}`, with the number of digits of the first number."""
     match = RANGE.search(pattern)
     if match is None:
         yield pattern
@@ -85,7 +85,7 @@ def _ranges(pattern: str) -> Iterator[str]:
 
 
 def _samples(shard: Path) -> Iterator[tuple[str, Member, int]]:
-    """Key, image and label of every sample, in the order of the shard's images."""
+    """Yield key, image and label of every sample, in the order of the shard's images."""
     images: dict[str, Member] = {}
     labels: dict[str, int] = {}
     others: dict[str, str] = {}
@@ -120,7 +120,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, Member, int]]:
 
 
 def load_shards(request: DataRequest) -> ShardSet:
-    """Indexes the shards; nothing is unpacked."""
+    """Index the shards without unpacking."""
     if request.path is None:
         raise UsageError("data 'wds' needs shards: write it as wds:PATTERN")
     shards = find_shards(str(request.path))
@@ -138,7 +138,7 @@ def load_shards(request: DataRequest) -> ShardSet:
     if request.split not in (None, split):
         raise UsageError(f"the shards are of the split {split!r}, got {request.split!r}")
     home = folder.parent if folder.name in SPLITS else folder
-    names = numbered(max(labels) + 1)  # shards know no names
+    names = numbered(max(labels) + 1)  # shards contain no class names
     return ShardSet(set_name(home.name), split, keys, labels, names, members)
 
 
