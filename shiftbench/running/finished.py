@@ -37,7 +37,7 @@ LIBRARIES = ("shiftbench", "torch", "torchvision", "timm")
 
 
 def run_digest(spec: Settings, model: str, checkpoint: Path | None, dataset: ImageSet) -> str:
-    """Digest everything that a run depends on; empty if that is not known without the model.
+    """Compute a digest of everything that a run depends on; empty if that needs the model.
 
     Args:
         spec: All settings, including those of the model and the data.
@@ -90,12 +90,12 @@ def _state(folder: Path, digest: str) -> dict[str, Any]:
 
 
 def note_finished(folder: Path, digest: str, done: RunResult) -> None:
-    """Note that a run left nothing to predict."""
+    """Record that a run left nothing to predict."""
     own, whole = done.requested, done.record
     if not digest or own is None or whole is None:
         return
     if own.data != whole.data or any(whole.scores[n] != own.scores[n] for n in own.scores):
-        return  # a part of the images of the record
+        return  # a subset of the images of the record
     content = {**_state(folder, digest), "scores": [str(name) for name in own.scores]}
     with suppress(OSError):  # a read-only cache costs time alone
         _note(folder).parent.mkdir(parents=True, exist_ok=True)

@@ -174,12 +174,12 @@ def _shard(scheduler: Scheduler, environment: Mapping[str, str]) -> tuple[Shard,
 
 
 def _integer(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """Read a variable that is a whole number."""
+    """Read a variable that is an integer."""
     text = environment.get(name)
     if text is None and default is not None:
         return default
     if text is None or not text.isdecimal():
         raise UsageError(
-            f"expected a whole number in {name}, got {text!r}. Pass --shard i/N, or unset {name}"
+            f"expected an integer in {name}, got {text!r}. Pass --shard i/N, or unset {name}"
         )
     return int(text)
