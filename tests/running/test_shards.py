@@ -109,7 +109,7 @@ def test_two_schedulers_take_the_nearest_and_name_the_other() -> None:
         ({"JOB_COMPLETION_INDEX": "3"}, "number of tasks is unknown. Set SHIFTBENCH_SHARDS=N"),
         ({"PBS_ARRAY_INDEX": "3"}, "PBS_ARRAY_INDEX=3"),
         ({"RANK": "1"}, "number of tasks is unknown"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "expected a integer in RANK, got 'x'"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "expected an integer in RANK, got 'x'"),
         ({"BATCH_TASK_INDEX": "5", "BATCH_TASK_COUNT": "4"}, "expected a shard i/N"),
         ({"BATCH_TASK_INDEX": "0", "SHIFTBENCH_SHARDS": "0"}, "expected a shard i/N"),
         ({"SHIFTBENCH_SHARD": "5/4"}, "expected a shard i/N with i from 1 to N, got 5/4"),
