@@ -77,7 +77,11 @@ def read_carded(name: str, folder: str | Path | None = None) -> Weights:
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a checkpoint, without running code that is stored in it."""
+    """Read the tensors of a checkpoint, without running code that is stored in it.
+
+    Returns:
+        The tensors by name.
+    """
     path = _file(path)
     try:
         content = load_file(path) if path.suffix == ".safetensors" else _load_tensors(path)

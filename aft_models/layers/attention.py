@@ -41,7 +41,11 @@ class LinearAttention(nn.Module):
         self.proj_drop = nn.Dropout(proj_drop)
 
     def normalize(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Scale queries and keys ``(B, heads, N, channels)``."""
+        """Scale queries and keys ``(B, heads, N, channels)``.
+
+        Returns:
+            Both tensors, in the same shapes.
+        """
         return q / q.shape[-2], k
 
     def forward(self, x: Tensor) -> Tensor:

@@ -112,7 +112,11 @@ class Mixing:
         )
 
     def __call__(self, images: Tensor, labels: Tensor, *batch: int) -> tuple[Tensor, Tensor]:
-        """Mix images in place; `batch` are the numbers that identify this batch."""
+        """Mix images in place; `batch` are the numbers that identify this batch.
+
+        Returns:
+            The images and their soft labels (B, classes).
+        """
         with _global_numpy(mixed_seed(self._seed, *batch)):
             return cast(tuple[Tensor, Tensor], self._mixup(images, labels))
 

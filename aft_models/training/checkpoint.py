@@ -90,12 +90,12 @@ def load(path: Path, identity: Identity) -> dict[str, Any]:
         if content["format"] != FORMAT:
             raise AftModelsError(
                 f"{path} has checkpoint format {content['format']}, written by another version; "
-                f"this one reads {FORMAT}: start afresh, or in another folder"
+                f"this one reads {FORMAT}: start over, or use another folder"
             )
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
         raise AftModelsError(
             f"{path} is not a readable training checkpoint ({str(error).splitlines()[0]}); "
-            "start afresh in another folder"
+            "start over in another folder"
         ) from error
     ours = identity.as_dict()
     differing = [
@@ -106,7 +106,7 @@ def load(path: Path, identity: Identity) -> dict[str, Any]:
     if differing:
         raise AftModelsError(
             f"{path} belongs to another run: {'; '.join(differing)}. Use the same settings, "
-            "another folder, or start afresh"
+            "another folder, or start over"
         )
     return content
 

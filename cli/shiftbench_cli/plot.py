@@ -109,7 +109,11 @@ def command(
 
 
 def _named(records: Sequence[Result], models: Sequence[str]) -> tuple[list[Result], list[str]]:
-    """Choose records by `[NAME=]MODEL`, in that order; return the names to show too."""
+    """Choose records by `[NAME=]MODEL`, in that order.
+
+    Returns:
+        The records, and the names to show.
+    """
     if not models:
         return list(records), [record.model.name for record in records]
     chosen: list[Result] = []

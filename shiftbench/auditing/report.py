@@ -64,7 +64,11 @@ class Audit:
         return sorted(found, key=lambda layer: -(layer.own or 0.0))
 
     def unmeasured(self) -> dict[str, list[str]]:
-        """List the leaves that were not measured, by reason."""
+        """List the leaves that were not measured, by reason.
+
+        Returns:
+            Names of layers by reason.
+        """
         names: dict[str, list[str]] = {}
         for layer in self.layers:
             if layer.note is not None and layer.leaf:

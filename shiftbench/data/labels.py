@@ -58,7 +58,11 @@ def names_by_index(indices: Mapping[str, int]) -> list[str]:
 
 
 def read_class_map(path: Path) -> dict[str, int]:
-    """Read class name -> class index: a JSON object, a JSON list of names, or CSV rows."""
+    """Read class name -> class index: a JSON object, a JSON list of names, or CSV rows.
+
+    Returns:
+        The index of each class name.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
         rows = list(csv.reader(text.splitlines())) if path.suffix == ".csv" else _json_rows(text)

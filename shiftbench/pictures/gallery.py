@@ -75,6 +75,9 @@ def build_gallery(
     Raises:
         UsageError: The results have no such attack in common.
         DataError: The data set does not contain the images.
+
+    Returns:
+        The images of the first and of the second model.
     """
     known = {name.kind: name for name in shared(first, second) if name.radius is not None}
     if not known:

@@ -230,7 +230,11 @@ def markers(name: str) -> tuple[str, str]:
 
 
 def update_between_markers(path: Path, content: str, *, name: str = "leaderboard") -> bool:
-    """Replace the text between two markers of a file; return True if it was different."""
+    """Replace the text between two markers of a file.
+
+    Returns:
+        True if the text was different.
+    """
     text = path.read_text(encoding="utf-8")
     first, last = markers(name)
     start, end = text.find(first), text.find(last)

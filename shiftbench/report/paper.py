@@ -192,7 +192,11 @@ def read_published(name: str) -> list[dict[str, str]]:
 
 
 def read_cards(folders: Iterable[Path]) -> dict[str, WeightsCard]:
-    """Read the cards of all weights that training exported below some folders."""
+    """Read the cards of all weights that training exported below some folders.
+
+    Returns:
+        Cards by the digest of their weights.
+    """
     cards: dict[str, WeightsCard] = {}
     for place in {file.parent for folder in folders for file in folder.rglob("*.safetensors")}:
         with suppress(AftModelsError):  # not a card of this package

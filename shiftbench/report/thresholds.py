@@ -33,7 +33,11 @@ class Planned(Protocol):
 
 
 def planned_scores(runs: Iterable[Planned]) -> dict[ScoreName, bool]:
-    """List the scores of runs before a model is loaded; True: lower values are better."""
+    """List the scores of runs before a model is loaded.
+
+    Returns:
+        Each score, with True if lower values are better.
+    """
     from shiftbench.geometry import Geometry  # imports torch
 
     # Names of scores do not depend on the size of the images.

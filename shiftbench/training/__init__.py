@@ -279,7 +279,7 @@ def _require_start(recipe: Recipe, name: str, start: _Start, new: Sequence[str])
     """Raise UsageError for a start that the recipe cannot use: random weights would remain."""
     if recipe.learns:
         return
-    what = f"recipe {recipe.name} learns nothing and needs"
+    what = f"recipe {recipe.name} trains no weights and needs"
     if start.weights is None:
         raise UsageError(f"{what} trained weights of {name}: add --pretrained or --checkpoint")
     if new:

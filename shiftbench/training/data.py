@@ -44,7 +44,11 @@ def load_data(
     download: bool,
     unlabeled: bool,
 ) -> tuple[ImageSet, ImageSet]:
-    """Load the images to train on and the images to score on."""
+    """Load the images to train on and the images to score on.
+
+    Returns:
+        The training images and the evaluation images.
+    """
     source, _, path = data.partition(":")
 
     def load(part: str | None) -> ImageSet:
