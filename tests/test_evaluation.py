@@ -45,7 +45,7 @@ def fragile_model() -> nn.Sequential:
             nn.Flatten(),
             nn.Linear(24, 5),
         ).eval()
-        # Centered logits: every class wins somewhere, and small moves change the winner.
+        # Centered logits: every class is predicted somewhere, and small shifts change the class.
         with torch.no_grad():
             network[-1].bias -= network(images()).mean(0)
         return network
@@ -109,7 +109,7 @@ def test_evaluate_every_form_of_images_gives_equal_results(
 
 
 def test_evaluate_measures_a_loader_while_it_is_read(model: nn.Sequential, labels: Tensor) -> None:
-    """So that images need not fit into memory."""
+    """Images need not fit into memory."""
     seen, at_image = 0, []
 
     def counted(x: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def test_evaluate_measures_a_loader_while_it_is_read(model: nn.Sequential, label
 
     shiftbench.evaluate(counted, loader(), max_shift=1, batch_size=2)
     assert at_image[0] == 0
-    assert len(set(at_image)) == 3  # parts of 8, 8 and 5 images
+    assert len(set(at_image)) == 3  # chunks of 8, 8 and 5 images
 
 
 def test_evaluate_restores_the_mode_of_a_module(model: nn.Sequential, labels: Tensor) -> None:

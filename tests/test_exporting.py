@@ -112,7 +112,7 @@ def test_onnx_file_and_remedy_become_one_graph(
 
 
 class Halved(InputRemedy):
-    """The inner pixels of an image of twice the resolution, averaged."""
+    """Average of the inner pixels of an image of twice the resolution."""
 
     margin, scale = 3, 2
 
@@ -282,7 +282,7 @@ def test_export_without_extra_names_it(
 
 
 class Head(nn.Module):
-    """A module of one function."""
+    """Module of one function."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Grids: the lattice, its rings and its order."""
+"""Grids: offsets, rings and order."""
 
 import math
 from fractions import Fraction
@@ -16,9 +16,7 @@ steps = st.fractions(Fraction(1, 12), 3, max_denominator=12)
 
 
 @given(radii, steps)
-def test_a_grid_holds_every_lattice_point_once_from_the_inside_out(
-    radius: int, step: Fraction
-) -> None:
+def test_grid_contains_every_offset_once_from_inside_out(radius: int, step: Fraction) -> None:
     grid, span = Grid(radius, step), range(-radius, radius + 1)
     assert len(grid) == len(list(grid)) == (2 * radius + 1) ** 2
     assert set(grid) == {Offset(float(i * step), float(j * step)) for i in span for j in span}
@@ -30,16 +28,14 @@ def test_a_grid_holds_every_lattice_point_once_from_the_inside_out(
 
 
 @given(radii, radii, steps, st.sampled_from([1, 2]))
-def test_a_smaller_grid_is_the_beginning_of_a_larger_one(
-    a: int, b: int, step: Fraction, axes: int
-) -> None:
+def test_grid_smaller_radius_is_prefix_of_larger(a: int, b: int, step: Fraction, axes: int) -> None:
     small, large = (Grid(radius, step, axes) for radius in sorted((a, b)))
     assert list(small) == list(large)[: len(small)]
     assert large.up_to(small.radius) == small
 
 
 @given(radii, steps)
-def test_a_line_is_the_part_of_a_grid_with_one_parameter(radius: int, step: Fraction) -> None:
+def test_grid_of_one_axis_is_a_line_of_the_square(radius: int, step: Fraction) -> None:
     line, grid = Grid(radius, step, axes=1), Grid(radius, step)
     assert list(line) == [offset for offset in grid if offset.dx == 0]
     assert [line.ring(offset) for offset in line] == [grid.ring(offset) for offset in line]
@@ -47,7 +43,7 @@ def test_a_line_is_the_part_of_a_grid_with_one_parameter(radius: int, step: Frac
     assert line != grid
 
 
-def test_a_float_step_is_read_as_the_fraction_it_stands_for() -> None:
+def test_grid_float_step_equals_its_fraction() -> None:
     assert Grid(6, 1 / 6) == Grid(6, Fraction(1, 6))  # type: ignore[arg-type]
     assert Grid(6, Fraction(1, 6)).reach == 1
 
@@ -56,7 +52,7 @@ def test_a_float_step_is_read_as_the_fraction_it_stands_for() -> None:
     ("name", "reach", "integer"),
     [("integer", 6, True), ("half", 3, False), ("crop", 6, True), ("bilinear", 1, False)],
 )
-def test_named_grids_of_the_paper(name: str, reach: int, integer: bool) -> None:
+def test_grid_sizes_equal_those_of_the_paper(name: str, reach: int, integer: bool) -> None:
     grid = ATTACKS.get(name).grid()
     assert len(grid) == 169
     assert grid.reach == reach
@@ -70,6 +66,6 @@ def test_named_grids_of_the_paper(name: str, reach: int, integer: bool) -> None:
         *((1, step, "step of a grid") for step in (0.0, -1.0, math.nan, math.inf, 1e-9)),
     ],
 )
-def test_refuses_what_spans_no_grid(radius: float, step: float, words: str) -> None:
+def test_grid_invalid_radius_or_step_raises(radius: float, step: float, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Grid(radius, step)  # type: ignore[arg-type]

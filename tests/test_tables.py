@@ -1,4 +1,4 @@
-"""Prediction tables: merging, files, and what is rejected."""
+"""Prediction tables: merging, files, and errors."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ IMAGES = Images(PIXELS, torch.zeros(3), margin=0)
 
 
 class Constant(nn.Sequential):
-    """Adds to every logit of an image the same large number."""
+    """Network that adds the same large number to every logit of an image."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self[0](x) + 1000 * (1 + x.mean((1, 2, 3))[:, None])
@@ -47,7 +47,7 @@ def test_nor_of_the_logits_of_an_audit() -> None:
     assert plain.accumulated == pytest.approx(lifted.accumulated, rel=1e-6)
 
 
-def test_by_default_every_remedy_is_tried() -> None:
+def test_try_remedies_default_contains_every_remedy() -> None:
     recipe = {"input_size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3}
     model = Model(Residual(), recipe, name="mine")
     trials = {trial.remedies: trial for trial in shiftbench.repair(model, images=2)}
@@ -58,7 +58,7 @@ def test_by_default_every_remedy_is_tried() -> None:
         shiftbench.repair("timm:resnet10t,pretrained=false+aps")
 
 
-def test_right_answers_are_those_that_every_crop_keeps() -> None:
+def test_try_remedies_correct_images_are_correct_at_every_crop() -> None:
     net, _ = nets()
     canvas = torch.rand(20, 3, 24, 24, dtype=torch.float64)
     labels = net(canvas[:, :, 4:20, 4:20]).argmax(1)
@@ -79,7 +79,7 @@ def test_right_answers_are_those_that_every_crop_keeps() -> None:
     assert len(wide.right) == 2, "one pixel is left for crops"
     assert wider.refused == "needs a margin of 5 px, the images leave 4: use align:4"
     assert [score.n for score in plain.scores] == [20] * 3
-    wrong = (labels + 1) % 5  # no image is left to show under crops
+    wrong = (labels + 1) % 5  # no image remains for crops
     wrong[:3] = labels[:3]
     trials = try_remedies(net, Images(canvas, wrong, margin=4), ["align:3:1"])
     assert [trial.right for trial in trials] == [(0, 0, 0), (0, 0)]

@@ -1,4 +1,4 @@
-"""Loading: the same canvases whatever the workers, and bad images reported by name."""
+"""Loading: canvases independent of workers, and unreadable images reported by name."""
 
 import multiprocessing
 import os
@@ -33,13 +33,13 @@ def data(tmp_path: Path) -> ImageSet:
 
 
 def together(batches: Iterable[CanvasBatch]) -> tuple[torch.Tensor, list[tuple[int, str, int]]]:
-    """All pixels; index, key and label of each image."""
+    """Collect all pixels, and index, key and label of each image."""
     parts = list(batches)
     rows = [row for b in parts for row in zip(b.indices, b.keys, b.labels.tolist(), strict=True)]
     return torch.cat([part.canvas for part in parts]), rows
 
 
-def test_batches_hold_every_image_once_in_order(data: ImageSet) -> None:
+def test_canvas_batches_contain_every_image_once_in_order(data: ImageSet) -> None:
     batches = list(canvas_batches(data, GEOMETRY, batch_size=4, workers=0))
     assert [len(batch) for batch in batches] == [4, 4, 3]
     pixels, rows = together(batches)
@@ -49,7 +49,7 @@ def test_batches_hold_every_image_once_in_order(data: ImageSet) -> None:
     assert torch.equal(pixels, expected)
 
 
-def test_workers_and_batch_size_change_nothing(data: ImageSet) -> None:
+def test_canvases_independent_of_workers_and_batch_size(data: ImageSet) -> None:
     chosen = [7, 0, 3, 10, 5]
     here = together(canvas_batches(data, GEOMETRY, chosen, batch_size=2, workers=0))
     there = together(canvas_batches(data, GEOMETRY, chosen, batch_size=5, workers=2))
@@ -58,14 +58,14 @@ def test_workers_and_batch_size_change_nothing(data: ImageSet) -> None:
     assert [index for index, _, _ in here[1]] == chosen
 
 
-def test_stream_gives_parts_of_any_size(data: ImageSet) -> None:
+def test_canvases_take_returns_batches_of_any_size(data: ImageSet) -> None:
     stream = Canvases(data, GEOMETRY, workers=0)
     parts = [stream.take(count) for count in (1, 6, 9, 2)]
     assert [part and part.indices for part in parts] == [(0,), (*range(1, 7),), (7, 8, 9, 10), None]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_bad_images_are_an_error_or_skipped_by_name(data: ImageSet, workers: int) -> None:
+def test_canvases_unreadable_images_raise_or_are_skipped(data: ImageSet, workers: int) -> None:
     bad = data.keys[5]
     path: Path = data.root / bad  # type: ignore[attr-defined]
     path.write_bytes(path.read_bytes()[:200])
@@ -81,7 +81,7 @@ def test_bad_images_are_an_error_or_skipped_by_name(data: ImageSet, workers: int
     assert (len(alone), alone.bad, tuple(alone.canvas.shape)) == (0, (bad,), (0, 3, 18, 18))
 
 
-def test_scenes_are_rendered_on_the_lattice_of_the_view() -> None:
+def test_canvases_scenes_share_the_pixel_grid_of_the_view() -> None:
     scenes = Scenes(size=6)
     geometry = Geometry(view=16, resize=18, margin=9, interpolation="bilinear", rendered=True)
     pixels, rows = together(canvas_batches(scenes, geometry, [4, 1], batch_size=1, workers=3))
@@ -90,7 +90,7 @@ def test_scenes_are_rendered_on_the_lattice_of_the_view() -> None:
 
 
 class Deadly(ImageSet):
-    """A data set that takes its process down, as a decoder that runs out of memory does."""
+    """Data set that kills its process, like a decoder that runs out of memory."""
 
     def image(self, index: int) -> Image.Image:
         os._exit(1)
@@ -99,7 +99,7 @@ class Deadly(ImageSet):
         return False
 
 
-def test_death_of_a_worker_is_one_sentence() -> None:
+def test_canvases_killed_worker_raises_one_line() -> None:
     data = Deadly("deadly", "test", ("a", "b"), (0, 0), ("0",))
     with pytest.raises(DataError, match=r"loading process died.*fewer --workers than 1"):
         list(canvas_batches(data, GEOMETRY, workers=1))
@@ -122,7 +122,7 @@ if __name__ == "__main__":
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_a_killed_parent(kill: signal.Signals, tmp_path: Path) -> None:
-    for index in range(40):  # more than a pipe takes, so that workers wait to hand them over
+    for index in range(40):  # more than the capacity of a pipe, so that workers wait
         save(tmp_path / "0" / f"{index}.bmp", size=(224, 224))
     words = [sys.executable, "-c", ORPHANS, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
@@ -140,7 +140,7 @@ def test_workers_end_with_a_killed_parent(kill: signal.Signals, tmp_path: Path) 
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process is there and not a zombie that nobody collects."""
+    """Return True if a process exists and is not a zombie."""
     shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
     return shown.stdout.strip()[:1] not in ("", "Z")
 
@@ -157,7 +157,7 @@ def test_data_sets_travel_to_spawned_processes(data: ImageSet) -> None:
     assert there == _first_batch(data, GEOMETRY)
 
 
-def test_small_jobs_start_no_processes() -> None:
+def test_canvases_small_jobs_start_no_processes() -> None:
     assert default_workers(FEW) == 0
     assert default_workers(50_000) >= 1
     with pytest.raises(UsageError, match="workers"):

@@ -1,4 +1,4 @@
-"""Canvas geometry: the same pixels as the usual pipeline, and a view that margins do not move."""
+"""Canvas geometry: pixels of the usual pipeline, and a view that is independent of the margin."""
 
 import json
 from dataclasses import replace
@@ -33,7 +33,7 @@ def test_paper_resize_is_the_same_for_every_model() -> None:
     assert geometry_for(recipe(crop_pct=1.0)).resize == 256
 
 
-def test_images_that_have_the_input_size_are_not_resized() -> None:
+def test_geometry_images_of_input_size_are_not_resized() -> None:
     image = picture(32, 32)
     geometry = geometry_for(recipe(32), finished=True)
     assert geometry.resize == 32
@@ -42,16 +42,15 @@ def test_images_that_have_the_input_size_are_not_resized() -> None:
     assert geometry_for(recipe(32), finished=True, crop_pct="model").resize == 35
 
 
-def test_weights_may_have_been_trained_on_finished_images_enlarged() -> None:
+def test_geometry_enlarged_training_images_are_resized() -> None:
     card = replace(recipe(32), resize=37, enlarge=True)
     assert geometry_for(card, finished=True).resize == 37
     assert geometry_for(card, finished=True).crop == "paper"
-    assert (
-        geometry_for(replace(recipe(64), resize=72, enlarge=True)).resize == 73
-    )  # others are cut as ever
+    # Other images are cut as usual.
+    assert geometry_for(replace(recipe(64), resize=72, enlarge=True)).resize == 73
 
 
-def test_a_margin_around_finished_images_must_be_filled() -> None:
+def test_geometry_margin_of_images_of_input_size_needs_padding() -> None:
     with pytest.raises(UsageError) as caught:
         geometry_for(recipe(32), margin=6, finished=True, shift="attack 'crop' up to 6 px")
     message = str(caught.value)
@@ -122,7 +121,7 @@ def test_margin_does_not_move_the_view(margin: int, size: tuple[int, int]) -> No
     assert torch.equal(canvas[:, margin:-margin, margin:-margin], view)
 
 
-def test_margin_the_image_lacks_is_an_error_with_ways_out() -> None:
+def test_geometry_missing_margin_raises_with_options() -> None:
     with pytest.raises(UsageError) as caught:
         geometry_for(recipe(32), margin=6, shift="attack 'crop' up to 6 px")
     message = str(caught.value)
@@ -130,7 +129,9 @@ def test_margin_the_image_lacks_is_an_error_with_ways_out() -> None:
         assert part in message
     assert "--pad reflect" in message
     fraction = float(message.split("--crop-pct ")[1])
-    assert geometry_for(recipe(32), margin=6, crop_pct=fraction).margin == 6  # the advice works
+    assert (
+        geometry_for(recipe(32), margin=6, crop_pct=fraction).margin == 6
+    )  # the suggested option works
 
 
 @pytest.mark.parametrize("pad", ["reflect", "zeros"])
@@ -140,7 +141,7 @@ def test_padding_fills_only_what_is_missing(pad: str) -> None:
     canvas = geometry.canvas(image)
     pixels = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
     assert canvas.shape == (3, 44, 44)
-    # The width lacks 4 pixels on the left and 3 on the right; the height has all it needs.
+    # The width lacks 4 pixels on the left and 3 on the right; the height lacks none.
     top = round((50 - 32) / 2) - 6
     assert torch.equal(canvas[:, :, 4:41], pixels[:, top : top + 44])
     outside = canvas[:, :, :4]
@@ -172,7 +173,7 @@ def test_rendered_canvas_has_every_margin() -> None:
         ({"margin": -1}, "got -1"),
     ],
 )
-def test_wrong_requests_are_usage_errors(options: dict[str, object], words: str) -> None:
+def test_geometry_invalid_request_raises(options: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         geometry_for(recipe(), **options)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="interpolation 'bicubicc'"):

@@ -1,4 +1,4 @@
-"""Decoding as timm decodes, errors that name the file, and digests of what files hold."""
+"""Decoding as in timm, errors that name the file, and digests of files."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from shiftbench.data.images import ENDINGS, read_image
 from shiftbench.errors import DataError
 
 
-def test_the_same_files_are_images_as_in_torchvision() -> None:
+def test_image_file_endings_equal_torchvision() -> None:
     assert set(ENDINGS) == set(IMG_EXTENSIONS)
 
 
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency")
 @pytest.mark.parametrize("mode", ["L", "RGBA", "LA", "P", "1", "CMYK", "exif", "transparent"])
-def test_pixels_are_those_of_torchvision_and_timm(mode: str, tmp_path: Path) -> None:
+def test_read_image_equals_torchvision_and_timm(mode: str, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (6, 8, 4), dtype=np.uint8)
     image, options = Image.fromarray(noise, "RGBA"), {}
     if mode == "exif":
         exif = Image.Exif()
-        exif[0x0112] = 6  # lies on its side
+        exif[0x0112] = 6  # rotated by EXIF orientation
         image, options = image.convert("RGB"), {"exif": exif}
     elif mode == "transparent":
         image, options = image.convert("P"), {"transparency": bytes(range(256))}
@@ -36,7 +36,7 @@ def test_pixels_are_those_of_torchvision_and_timm(mode: str, tmp_path: Path) -> 
         image = image.convert(mode)
     path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
     image.save(path, **options)  # type: ignore[arg-type]
-    theirs = pil_loader(str(path))  # what timm does, too
+    theirs = pil_loader(str(path))  # as in timm
     assert read_image(path).mode == "RGB"
     assert np.array_equal(np.asarray(read_image(path)), np.asarray(theirs))
 
@@ -44,13 +44,15 @@ def test_pixels_are_those_of_torchvision_and_timm(mode: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("kind", "values"), [(np.uint16, 257), (np.int32, 1), (np.int32, 257), (np.uint8, 1)]
 )
-def test_grays_of_any_depth_keep_their_values(kind: type, values: int, tmp_path: Path) -> None:
+def test_read_image_grays_of_any_depth_keep_their_values(
+    kind: type, values: int, tmp_path: Path
+) -> None:
     gray = np.arange(0, 240, 5).reshape(6, 8)
     Image.fromarray((gray * values).astype(kind)).save(tmp_path / "x.tif")
     assert np.array_equal(np.asarray(read_image(tmp_path / "x.tif"))[..., 0], gray)
 
 
-def test_unreadable_files_are_named(tmp_path: Path) -> None:
+def test_read_image_unreadable_file_raises_with_name(tmp_path: Path) -> None:
     for name, keep in (("cut.jpg", 0.5), ("cut.png", 0.5), ("empty.jpg", 0)):
         path = save(tmp_path / "0" / name, size=(64, 64))
         content = path.read_bytes()
@@ -66,7 +68,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
         assert ("floating-point pixels" in str(caught.value)) == key.endswith(".tif")
 
 
-def test_other_kinds_of_images_are_said_to_be_left_out(
+def test_images_of_other_formats_are_left_out_with_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(tmp_path / "0" / "a.gif")

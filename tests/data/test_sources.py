@@ -1,4 +1,4 @@
-"""Data sources: stable keys, names and splits, helpful errors; every source keeps the same laws."""
+"""Data sources: stable keys, names and splits, errors, and properties of every source."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check(data: ImageSet) -> None:
 
 
 @pytest.mark.parametrize("source", NAMED)
-def test_source_properties(source: str, tmp_path: Path) -> None:
+def test_every_source_has_the_properties_of_image_sets(source: str, tmp_path: Path) -> None:
     data = stored(source, tmp_path / "pets")
     check(data)
     assert shown(data, tuple(data.class_names)) == dict(enumerate(SHOWN))
@@ -75,14 +75,16 @@ def test_source_properties(source: str, tmp_path: Path) -> None:
         ("hfds", "write it as hfds:"),
     ],
 )
-def test_wrong_names_are_usage_errors(spec: str, words: str) -> None:
+def test_load_dataset_invalid_name_raises(spec: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         load_dataset(spec)
     with pytest.raises(UsageError, match="a table has no splits"):
         load_dataset("csv:x.csv", split="val")
 
 
-def test_paths_say_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_dataset_path_without_source_is_recognized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     save(Path("photos/0/x.png"))
     Path("t.csv").write_text("path,label\nphotos/0/x.png,0\n")
@@ -102,7 +104,7 @@ def test_paths_say_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def imagenet(tmp_path: Path) -> Path:
-    """Three wnids, on purpose not the first three, and with a nested and a hidden file."""
+    """Write three wnids, not the first three, with a nested and a hidden file."""
     for wnid, names in {
         "n02099601": ["b.JPEG", "a.JPEG"],  # golden retriever, 207
         "n01440764": ["deep/c.png"],  # tench, 0
@@ -115,7 +117,7 @@ def imagenet(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_imagenet_index_comes_from_the_wnid(imagenet: Path) -> None:
+def test_imagenet_index_follows_from_wnid(imagenet: Path) -> None:
     data = load_dataset(f"imagenet:{imagenet}")
     assert (data.name, data.split, len(data)) == ("imagenet", "val", 4)
     assert list(data.labels) == [0, 207, 207, 999]
@@ -132,7 +134,7 @@ def test_imagenet_index_comes_from_the_wnid(imagenet: Path) -> None:
     assert label == 207
 
 
-def test_imagenet_path_may_be_the_folder_of_wnids_and_nothing_else(imagenet: Path) -> None:
+def test_imagenet_path_of_wnid_folders_only(imagenet: Path) -> None:
     whole, inner = load_dataset(f"imagenet:{imagenet}"), load_dataset(f"imagenet:{imagenet}/val")
     assert whole.keys == inner.keys
     assert digests(whole) == digests(inner)
@@ -150,7 +152,7 @@ def test_folder_integers_are_class_indices(tmp_path: Path) -> None:
     assert data.split == "all"
 
 
-def test_folder_names_count_in_alphabetical_order(tmp_path: Path) -> None:
+def test_folder_names_are_numbered_in_alphabetical_order(tmp_path: Path) -> None:
     for name in ("dog", "Emu", "cat"):
         save(tmp_path / name / "x.png")
     data = load_dataset(f"folder:{tmp_path}")
@@ -160,7 +162,7 @@ def test_folder_names_count_in_alphabetical_order(tmp_path: Path) -> None:
     assert list(data.keys) == [Path(p).relative_to(tmp_path).as_posix() for p, _ in theirs.samples]
 
 
-def test_absent_and_empty_folders(tmp_path: Path) -> None:
+def test_folder_absent_or_empty_raises(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no folder"):
         load_dataset(f"folder:{tmp_path / 'nowhere'}")
     with pytest.raises(DataError, match="one folder per class"):
@@ -197,7 +199,7 @@ def test_folder_name_and_digests_do_not_depend_on_its_path(tmp_path: Path) -> No
         ("cifar10", None, ("folder-cifar10", "all")),  # is not the data set of that name
     ],
 )
-def test_name_and_split_of_a_folder(
+def test_folder_name_and_split_follow_from_path(
     path: str, split: str | None, expected: tuple[str, str], tmp_path: Path
 ) -> None:
     for place in ("birds/val", "birds/train", "birds/extra", "cifar10"):
@@ -207,7 +209,7 @@ def test_name_and_split_of_a_folder(
     assert data.split == "all" or list(data.keys) == [f"0/{data.split}.png"]
 
 
-def test_a_set_has_a_size_when_every_image_has_it(tmp_path: Path) -> None:
+def test_has_size_is_true_if_every_image_has_it(tmp_path: Path) -> None:
     for name, size in (("a", (32, 32)), ("b", (32, 33)), ("c", (30, 30))):
         save(tmp_path / name / "0" / "1.png", size=(32, 32))
         save(tmp_path / name / "0" / "2.png", size=size)
@@ -219,7 +221,7 @@ def test_a_set_has_a_size_when_every_image_has_it(tmp_path: Path) -> None:
     assert not load_dataset("scenes").has_size(64)
 
 
-# Parts
+# Subsets
 
 
 def test_limit_is_balanced_nested_and_independent_of_order() -> None:
@@ -265,7 +267,7 @@ def table(folder: Path, text: str, *, name: str = "images.csv") -> str:
     return f"csv:{folder / name}"
 
 
-def test_tables_keep_their_order_and_are_called_by_their_folder(tmp_path: Path) -> None:
+def test_csv_keeps_order_and_is_named_by_folder(tmp_path: Path) -> None:
     rows = "label,path\ndog,deep/2.png\ncat,deep/0.png\ndog,deep/1.png\n"
     data = load_dataset(table(tmp_path / "birds", rows))
     assert load_dataset(f"csv:{tmp_path / 'birds' / 'images.csv'}", split="all").keys == data.keys
@@ -288,7 +290,7 @@ def test_tables_keep_their_order_and_are_called_by_their_folder(tmp_path: Path) 
         ("path,label\ndeep/0.png,1\ndeep/0.png,2\n", r"deep/0\.png more than once"),
     ],
 )
-def test_tables_that_cannot_be(text: str, words: str, tmp_path: Path) -> None:
+def test_csv_invalid_table_raises(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=words):
         load_dataset(table(tmp_path, text))
 
@@ -301,10 +303,10 @@ def sample(value: int, label: int) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("pattern", ["val-{000..001}.tar", "val-*.tar", "val-00[01].tar", ""])
-def test_shards(pattern: str, tmp_path: Path) -> None:
+def test_wds_shards_have_keys_labels_and_images(pattern: str, tmp_path: Path) -> None:
     home = tmp_path / "birds"
     shard(home / "val-001.tar", sample(7, 0))
-    # The order of members is up to whoever wrote them.
+    # Members may have any order.
     shard(home / "val-000.tar", dict(reversed([*sample(5, 2).items(), *sample(6, 1).items()])))
     data = load_dataset(f"wds:{home / pattern}")
     check(data)
@@ -326,7 +328,7 @@ def test_shards(pattern: str, tmp_path: Path) -> None:
         (sample(1, 1), "w:gz", "without compression"),
     ],
 )
-def test_shards_that_cannot_be(
+def test_wds_invalid_shard_raises_data_error(
     members: dict[str, bytes], mode: str, words: str, tmp_path: Path
 ) -> None:
     shard(tmp_path / "x.tar", members, mode)
@@ -334,7 +336,7 @@ def test_shards_that_cannot_be(
         load_dataset(f"wds:{tmp_path}/x.tar")
 
 
-def test_absent_shards_and_corrupt_images(tmp_path: Path) -> None:
+def test_wds_absent_shard_or_corrupt_image_raises(tmp_path: Path) -> None:
     shard(tmp_path / "x-0.tar", {"a.png": png(1)[:40], "a.cls": b"1"})
     with pytest.raises(DataError, match=r"there is no shard .*x-1\.tar"):
         load_dataset(f"wds:{tmp_path}/x-{{0..1}}.tar")
@@ -348,7 +350,7 @@ def test_absent_shards_and_corrupt_images(tmp_path: Path) -> None:
 # Hugging Face
 
 
-def test_splits_of_the_library(tmp_path: Path) -> None:
+def test_hfds_splits_have_names_labels_and_images(tmp_path: Path) -> None:
     saved = as_hub(tmp_path / "pets")
     data = load_dataset(saved)
     assert (data.name, data.split, data.keys[1]) == ("saved", "test", "test/00001")
@@ -357,9 +359,7 @@ def test_splits_of_the_library(tmp_path: Path) -> None:
         load_dataset(saved, split="val")
 
 
-def test_sets_of_the_library_that_cannot_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hfds_invalid_set_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub: Any = pytest.importorskip("datasets")
     monkeypatch.setattr(hub.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     kinds = hub.Features(picture=hub.Image(), label=hub.ClassLabel(names=["cat"]))
@@ -385,7 +385,7 @@ def test_sets_of_the_library_that_cannot_be(
 
 @pytest.fixture
 def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """CIFAR-10's own file format with 4 images a batch, and torchvision's checksums to match."""
+    """Write CIFAR-10's file format with 4 images per batch, and set torchvision's checksums."""
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     generator = np.random.default_rng(0)
@@ -408,7 +408,9 @@ def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_torchvision_set(cifar10: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchvision_set_has_names_keys_and_labels(
+    cifar10: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = load_dataset(f"cifar10:{cifar10}")
     monkeypatch.setenv("SHIFTBENCH_DATA", str(cifar10))
     assert load_dataset("cifar10").keys == data.keys
@@ -440,12 +442,12 @@ def test_torchvision_set_in_memory_is_digested_by_pixels() -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_absent_torchvision_sets_say_what_to_do(
+def test_torchvision_absent_set_raises_with_fix(
     tmp_path: Path, entry: Entry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(DataError, match="--download"):
         load_dataset(f"{entry.name}:{tmp_path}")
-    assert not list(tmp_path.iterdir())  # nothing was fetched
+    assert not list(tmp_path.iterdir())  # nothing was downloaded
     monkeypatch.setitem(sys.modules, "scipy.io", None)
     if entry.name == "stanford_cars":
         with pytest.raises(DataError, match=r"stanford_cars needs a package.*scipy"):
@@ -453,7 +455,7 @@ def test_absent_torchvision_sets_say_what_to_do(
 
 
 @pytest.mark.shared_data
-def test_imagenet_sample(shared_data: Path) -> None:
+def test_imagenet_sample_has_standard_indices(shared_data: Path) -> None:
     data = load_dataset(f"imagenet:{shared_data / 'imagenet_sample'}")
     assert len(data) == 63
     assert len(set(data.labels)) == 63

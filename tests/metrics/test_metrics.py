@@ -56,7 +56,7 @@ def sensitive(x: Tensor) -> Tensor:
 
 
 def labels() -> list[int]:
-    """Correct for most of the images."""
+    """Return labels that are correct for most of the images."""
     clean = sensitive(images()[..., MARGIN:-MARGIN, MARGIN:-MARGIN]).argmax(1).tolist()
     return [(c + 1) % CLASSES if i % 4 == 0 else c for i, c in enumerate(clean)]
 

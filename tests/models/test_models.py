@@ -30,7 +30,7 @@ RECIPE = Preprocessing(16, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
 class Flat(nn.Module):
-    """The smallest classifier."""
+    """Smallest classifier."""
 
     def __init__(self, classes: int = 3) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ def test_load_model_invalid_name_raises_usage_error(name: str, words: str) -> No
 
 
 def test_list_models_needs_no_torch_once_remembered() -> None:
-    names = [entry.name for entry in list_models()]  # remembers what each library has
+    names = [entry.name for entry in list_models()]  # caches the names of each library
     assert len(names) == len(set(names)) > 1000
     assert {"xcit_nano_12_p16_af", "timm:swin_tiny_patch4_window7_224", "tv:swin_t"} < set(names)
     code = (

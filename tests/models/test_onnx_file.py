@@ -1,4 +1,4 @@
-"""ONNX files of every form answer as the same network does in PyTorch."""
+"""ONNX files of every form have the logits of the same network in PyTorch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CARD = {"input_size": 16, "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "crop
 
 
 def expected(images: Tensor) -> Tensor:
-    """The network of `write`: a convolution, and the mean of what it leaves."""
+    """Compute the logits of the network of `write`: a convolution and a mean."""
     maps = torch.nn.functional.conv2d(images, torch.from_numpy(WEIGHTS), torch.from_numpy(BIAS))
     return maps.relu().mean((2, 3))
 
@@ -47,7 +47,7 @@ def write(
     flatten: bool = True,
     external: bool = False,
 ) -> Path:
-    """Writes the network in one of the forms that exporters choose."""
+    """Write the network in one of the forms that exporters choose."""
     inner = "float" if kind == "uint8" else kind
     sides = f"{side},{side},3" if channels_last else f"{channels},{side},{side}"
     first = "Transpose <perm = [0, 3, 1, 2]>" if channels_last else "Identity"

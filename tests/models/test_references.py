@@ -1,4 +1,4 @@
-"""Loaded models equal, bit for bit, the same network built by hand with its library."""
+"""Loaded models equal, bit for bit, the same network built directly with its library."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def small_file_network() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python file, checkpoints in several forms, and an exported folder."""
+    """Write a Python file, checkpoints in several forms, and an exported folder."""
     folder: Path = tmp_path_factory.mktemp("files")
     (folder / "net.py").write_text(FILE)
     state = small_file_network().state_dict()
@@ -91,7 +91,7 @@ def exported() -> nn.Module:
     return seeded(lambda: timm.create_model("resnet10t", num_classes=3))
 
 
-# name, options of load_model, the network built by hand, remedies, side, mean
+# name, options of load_model, the network built directly, remedies, side, mean
 CASES: list[tuple[str, dict[str, str], Callable[[], nn.Module], str, int, tuple[float, ...]]] = [
     *(
         (name, {}, lambda name=name: load_weights(name), remedies, size, weights_card(name).mean)

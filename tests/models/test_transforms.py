@@ -45,7 +45,7 @@ def classifiers() -> list[str]:
     return sorted(processors)
 
 
-def photograph() -> Image.Image:
+def natural_image() -> Image.Image:
     """Draw fine and coarse structure, in a size without a half-pixel corner of the crop."""
     generator = np.random.default_rng(3)
     coarse = Image.fromarray(generator.integers(0, 256, (10, 15, 3), dtype=np.uint8))
@@ -62,7 +62,7 @@ def prepared(recipe: Preprocessing, image: Image.Image) -> Tensor:
 def difference(processor: Any, recipe: Preprocessing | None = None) -> Tensor:
     """Return the difference between a processor and its fields, in levels of 255."""
     recipe = recipe or read_preprocessing(processor, "hf:x")
-    image = photograph()
+    image = natural_image()
     theirs = processor(images=image, return_tensors="pt")["pixel_values"].float()
     theirs = theirs.flip(1) if recipe.bgr else theirs
     std = torch.tensor(recipe.std).view(1, 3, 1, 1)
@@ -140,7 +140,7 @@ def test_odd_crop_is_accepted_and_rounded(crop_pct: float) -> None:
     )
     recipe = read_preprocessing(processor, "hf:x")
     assert (recipe.size, recipe.resize) == (224, int(224 / crop_pct))
-    image = photograph().resize((320, 320))
+    image = natural_image().resize((320, 320))
     theirs = processor(images=image, return_tensors="pt")["pixel_values"][0].float()
     canvas = geometry_for(recipe, crop_pct="model", margin=1).canvas(image)
     first = 1 if (recipe.resize - 224) % 4 != 3 else 0  # 5.5 pixels: 5 there, 6 here
@@ -181,7 +181,7 @@ def test_hf_model_takes_blue_first(tmp_path: Path) -> None:
     recipe = loaded.preprocessing
     assert (recipe.mean, recipe.std, recipe.size, recipe.bgr) == ((0.0,) * 3, (1.0,) * 3, 64, True)
     assert loaded.class_names == ("cat", "dog", "emu")
-    image = photograph()
+    image = natural_image()
     pixels = prepared(recipe, image)
     with torch.no_grad():
         torch.testing.assert_close(loaded(pixels), model(pixels.flip(1)).logits)

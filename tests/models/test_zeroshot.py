@@ -1,4 +1,4 @@
-"""Zero-shot classifiers against a slow, obvious reference, on small models built from configs."""
+"""Zero-shot classifiers compared with a slow reference, on small models built from configs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def save_tokenizer(folder: Path) -> None:
 
 @pytest.fixture(scope="module", params=["CLIP", "Siglip"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model with random weights, saved as the hub has them."""
+    """Save a small model with random weights in the format of the hub."""
     kind = request.param
     place: Path = tmp_path_factory.mktemp(kind.lower())
     text = {**SMALL, "vocab_size": 40, "max_position_embeddings": 12}
@@ -70,7 +70,7 @@ def features(output: Any) -> Tensor:
 
 
 def slow_logits(folder: Path, images: Tensor, prompts: tuple[str, ...]) -> Tensor:
-    """One image, one class and one prompt at a time."""
+    """Compute logits one image, one class and one prompt at a time."""
     model = transformers.AutoModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rows = []
@@ -160,7 +160,7 @@ def test_zeroshot_weights_not_fitting_config_raise(folder: Path, tmp_path: Path)
 
 
 class OpenClip(nn.Module):
-    """The interface of open_clip's models."""
+    """Model with the interface of open_clip."""
 
     def __init__(self) -> None:
         super().__init__()

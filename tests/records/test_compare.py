@@ -1,4 +1,4 @@
-"""Paired comparisons: joined by image, under equal conditions, with the reason for what is not."""
+"""Paired comparisons: joined by image, under equal conditions, with reasons for omissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repaired networks of every family: what a shift may still change."""
+"""Repaired networks of every family: remaining change under shifts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _named(name: str) -> Callable[[], nn.Module]:
     return lambda: timm.create_model(name, num_classes=10)
 
 
-# family: (how to make one, side of an image that its total stride divides)
+# family: (constructor, side of an image that is a multiple of the total stride)
 FAMILIES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "ResNet": (_named("test_resnet"), 64),
     "ResNeXt": (_resnext, 64),
@@ -84,7 +84,7 @@ def test_aps_families_invariant_to_integer_shifts(family: str) -> None:
 def test_af_families_nearly_invariant_to_half_pixel_shifts(family: str) -> None:
     torch.manual_seed(0)
     build, side = FAMILIES[family]
-    side = side if family == "VGG" else 2 * side  # its head wants a map of 7 pixels
+    side = side if family == "VGG" else 2 * side  # its head needs a map of 7 pixels
     model, x = build().double(), scene(side, side, count=4)
     halves = [(0.5, 0), (0, 0.5), (0.5, 0.5)]
     before = changes(calibrated(model, x), x, halves)

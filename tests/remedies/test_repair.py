@@ -144,7 +144,7 @@ def test_circular_kernel_wider_than_map_wraps(size: tuple[int, int]) -> None:
 
 
 def slow_blur(layer: SlidingLayer, x: Tensor, taps: int) -> Tensor:
-    """Stride one on a torus, the filter on a torus, every so many-th pixel."""
+    """Apply stride one and the filter with circular padding, then keep every n-th pixel."""
     y = layer.at_every_pixel(x)
     sy, sx = layer.window.stride
     for axis, stride in ((2, sy), (3, sx)):
@@ -211,7 +211,7 @@ def test_aps_equals_slow_reference(name: str) -> None:
     expected = select_polyphase(every, every, layer.window.stride[0])
     with own_pass(repaired), torch.no_grad():
         torch.testing.assert_close(layer(x), expected)
-    with own_pass(repaired):  # another path: chosen first, then computed where it was chosen
+    with own_pass(repaired):  # the other path: choose first, then compute at the chosen component
         got = layer(x)
     torch.testing.assert_close(got, expected)
     gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (got, expected)]
@@ -219,7 +219,7 @@ def test_aps_equals_slow_reference(name: str) -> None:
 
 
 class Hourglass(nn.Module):
-    """Puts pixels back where they were."""
+    """Network that restores the positions of pixels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ def test_forward_pass_ends_without_root_module() -> None:
             return self.branch(x) + self.shortcut(x)
 
     model = repair(Headless().double(), "circular+aps")
-    first, second = photo(16), photo(8)  # the second begins at a size the first one passed through
+    first, second = photo(16), photo(8)  # the second begins at a size of the first
     expected = [copy.deepcopy(model).features(x) for x in (first, second)]
     for x, answer in zip((first, second, first), [*expected, expected[0]], strict=True):
         assert torch.equal(model.features(x), answer)
@@ -313,7 +313,7 @@ def test_forward_pass_is_thread_local() -> None:
 def test_circular_padding_layer_becomes_roll(padding: int | tuple[int, ...]) -> None:
     pad, conv = nn.ZeroPad2d(padding), nn.Conv2d(3, 4, 3).double()
     x = photo(12)
-    inside = conv(pad(x))[:, :, 2:7, 2:7]  # where the border is out of sight
+    inside = conv(pad(x))[:, :, 2:7, 2:7]  # far from the border
     model = repair(nn.Sequential(pad, conv), "circular")
     torch.testing.assert_close(model(x)[:, :, 2:7, 2:7], inside)
     assert model(x).shape[2:] == x.shape[2:]
@@ -327,11 +327,11 @@ def test_af_is_exact_for_polynomials() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x * x
 
-    Square.__module__ = nn.ReLU.__module__  # an activation to the remedy
+    Square.__module__ = nn.ReLU.__module__  # classified as an activation
     layers = [nn.Conv2d(3, 4, 3, 2, 1), Square(), nn.Conv2d(4, 4, 3, 2, 1), nn.AdaptiveAvgPool2d(1)]
     model = repair(nn.Sequential(*layers).double(), "af")
     for layer in model:
-        layer.pointwise = None  # not the fast form of what it says it is
+        layer.pointwise = None  # not the fast form of its name
     x = scene(32, 32)
     assert max(changes(model, x, [(0.5, 0), (0.27, -1.81)])) < 1e-12
 
@@ -368,7 +368,7 @@ def test_af_norms_divide_by_one_deviation() -> None:
     torch.testing.assert_close(norm(x), expected)
 
 
-# In front of the model
+# Input remedies
 
 ANYWHERE = [(1, 0), (0.5, 0.5), (0.27, -1.81), (7.3, 5.01)]
 
@@ -383,7 +383,7 @@ def test_canonical_makes_a_vit_ignore_every_shift() -> None:
     model, x = tiny_vit().eval(), scene(32, 32)
     assert min(changes(model, x, ANYWHERE)) > 1e-3
     assert max(changes(repair(model, "canonical"), x, ANYWHERE)) < 1e-10
-    noisy = x + photo(32)  # whole pixels keep even what lies at the Nyquist frequency
+    noisy = x + photo(32)  # integer shifts preserve even the Nyquist frequency
     assert max(changes(repair(model, "canonical"), noisy, [(1, 0), (5, -9)])) < 1e-10
 
 
@@ -402,7 +402,7 @@ def test_canonical_leaves_an_axis_without_first_harmonic() -> None:
     spectrum[:, :, [1, -1], 0] = 0
     x = torch.fft.ifft2(spectrum).real
     moved = Canonical().show(x)[0]
-    assert torch.allclose(moved.sum(3), x.sum(3))  # not moved along the rows
+    assert torch.allclose(moved.sum(3), x.sum(3))  # not shifted along the rows
     assert not torch.allclose(moved, x)
 
 
@@ -430,7 +430,7 @@ def test_reports_list_resampling_without_window() -> None:
 
 
 class Functional(nn.Module):
-    """Sub-samples, pads and activates in its own code."""
+    """Network that sub-samples, pads and activates in its own code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -480,7 +480,7 @@ def test_repair_keeps_batch_statistics_and_modes() -> None:
     assert int(repaired[1].num_batches_tracked) == 0
 
 
-# Bad input
+# Invalid input
 
 
 @pytest.mark.parametrize(
@@ -527,7 +527,7 @@ def test_repair_twice_raises() -> None:
 
 
 class Padded(nn.Sequential):
-    """Pads in its own code."""
+    """Network that pads in its own code."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self[0](F.pad(x, (0, 1, 0, 1))) + self[1](x)  # 2 x 2 windows beside 3 x 3
@@ -536,7 +536,7 @@ class Padded(nn.Sequential):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (  # 8 pixels give 3, and 4 on a torus
+        (  # 8 pixels give 3, and 4 with circular padding
             nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.Flatten(), nn.Linear(4 * 9, 2)),
             "circular does not fit Sequential: repaired, it does",
         ),

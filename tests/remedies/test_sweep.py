@@ -1,4 +1,4 @@
-"""What docs/repair.md says of the families of timm and torchvision holds."""
+"""Statements of docs/repair.md about the families of timm and torchvision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _load() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["repair_sweep"] = module  # dataclasses look their module up
+    sys.modules["repair_sweep"] = module  # dataclasses import their module by name
     spec.loader.exec_module(module)
     return module
 
@@ -33,7 +33,7 @@ MEMBERS = [
 
 
 def exceptions() -> set[tuple[str, str]]:
-    """The models that the docs call not exact: rows of module, `model`, why."""
+    """List the models that the docs call not exact: rows of module, `model`, reason."""
     rows = [[cell.strip() for cell in line.split("|")] for line in DOCS.splitlines()]
     named = {(row[1], row[2].strip("`")) for row in rows if len(row) == 5}
     return named & set(MEMBERS)

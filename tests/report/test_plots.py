@@ -67,7 +67,7 @@ def test_curves_legend_covers_no_panel(tmp_path: Path) -> None:
     assert figure.bbox.containsx(box.x1)
 
 
-def test_looks_differ_without_color() -> None:
+def test_curve_styles_differ_without_color() -> None:
     looks = [Look.number(index) for index in range(140)]
     assert len({(look.dash, look.marker) for look in looks[:20]}) == 20
     assert len(set(looks)) == 140

@@ -1,4 +1,4 @@
-"""Jobs: the canvas that serves every metric, and errors and warnings about it."""
+"""Jobs: the canvas for every metric, and its errors and warnings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shiftbench.running.job import Job, Settings, make_job
 
 
 class Mean(nn.Module):
-    """Two logits of images of any size."""
+    """Network with two logits for images of any size."""
 
     def forward(self, images: Tensor) -> Tensor:
         mean = images.mean((1, 2, 3))

@@ -1,4 +1,4 @@
-"""A run gives the same cells however it is batched or repeated, and rejects what it cannot do."""
+"""Runs: cells independent of batches and repetition, and errors for invalid requests."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_run_full_grid_has_every_offset(bench: Bench, undisturbed: Result, tmp_p
 
 
 class LittleMemory(nn.Module):
-    """Has memory for three images."""
+    """Network with memory for three images."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ def test_run_out_of_memory_halves_the_batch(
 def test_run_failing_model_raises_one_sentence(bench: Bench, tmp_path: Path) -> None:
     class Broken(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
-            if len(images) > 2:  # more than a loader tries
+            if len(images) > 2:  # more than the retries of a loader
                 raise ValueError("first line\nsecond line")
             return torch.zeros(len(images), CLASSES)
 

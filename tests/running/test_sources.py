@@ -1,4 +1,4 @@
-"""What a run makes of its sources: sizes, names of classes, and images that change."""
+"""Sources of a run: image sizes, class names, and changed images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORDS = Path(__file__).parents[2] / "results" / "records"
 
 
 class Redness(nn.Module):
-    """Class 0 for red images, 1 for others."""
+    """Network that predicts class 0 for red images and 1 for others."""
 
     def forward(self, images: Tensor) -> Tensor:
         red, _, blue = images.mean((2, 3)).unbind(1)

@@ -1,4 +1,4 @@
-"""Predicting cells again accepts a true record and finds every forgery."""
+"""Verification by new predictions accepts a true record and finds every forgery."""
 
 from __future__ import annotations
 

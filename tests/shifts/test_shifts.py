@@ -1,4 +1,4 @@
-"""Laws of shifts: those of every registered kind, then each kind against its definition."""
+"""Properties of every registered shift type, and each type against its definition."""
 
 from fractions import Fraction
 from importlib import import_module
@@ -52,14 +52,14 @@ def center(canvas: Tensor, margin: int = MARGIN) -> Tensor:
 
 
 @every_attack
-def test_an_attack_searches_offsets_that_its_shift_can_make(attack: Attack) -> None:
+def test_attack_offsets_are_supported_by_its_shift(attack: Attack) -> None:
     assert attack.summary
     assert SHIFTS.get(attack.shift).margin(attack.grid()) >= 0
     assert attack.grid(2).step == attack.step
     assert parse_attack(attack.name) == attack
 
 
-def test_one_attack_may_have_a_step_of_its_own() -> None:
+def test_parse_attack_step_replaces_the_default() -> None:
     attack = parse_attack("bilinear:1/4")
     assert (attack.name, attack.shift, attack.step) == ("bilinear", "bilinear", Fraction(1, 4))
     assert parse_attack("half:0.25").grid(2).reach == Fraction(1, 2)
@@ -68,7 +68,7 @@ def test_one_attack_may_have_a_step_of_its_own() -> None:
             parse_attack(text)
 
 
-def test_the_tables_of_the_protocol_are_those_of_the_registries(
+def test_protocol_tables_equal_registries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     docs = Path(__file__).parents[2] / "docs"
@@ -77,12 +77,12 @@ def test_the_tables_of_the_protocol_are_those_of_the_registries(
         assert make() in (docs / "protocol.md").read_text("utf-8"), "run docs/make_attacks.py"
 
 
-# --- every kind ---------------------------------------------------------------------------------
+# --- every shift type ---------------------------------------------------------------------------
 
 
 @every_kind
 @pytest.mark.parametrize("height", SIZES)
-def test_zero_offset_is_the_identity(kind: str, height: int) -> None:
+def test_shift_zero_offset_is_identity(kind: str, height: int) -> None:
     canvas = scene(height + 2 * MARGIN, 19)
     assert torch.equal(shifted(kind, canvas, ORIGIN), center(canvas))
 
@@ -90,10 +90,10 @@ def test_zero_offset_is_the_identity(kind: str, height: int) -> None:
 @every_kind
 @given(dy=wholes, dx=wholes, height=sizes, width=sizes)
 @quick
-def test_camera_moves_down_and_right(
+def test_shift_positive_offset_reads_below_and_right(
     kind: str, dy: float, dx: float, height: int, width: int
 ) -> None:
-    """shifted[y, x] = scene[y + dy, x + dx] wherever both lie inside the view."""
+    """The equation shifted[y, x] = image[y + dy, x + dx] applies where both are in the view."""
     canvas = scene(height + 2 * MARGIN, width + 2 * MARGIN)
     view, moved = center(canvas), shifted(kind, canvas, Offset(dy, dx))
     rows = range(max(0, -int(dy)), min(height, height - int(dy)))
@@ -106,9 +106,7 @@ def test_camera_moves_down_and_right(
 
 @every_kind
 @pytest.mark.parametrize("offset", [Offset(0, 0), Offset(-2, 1), Offset(3, 3)])
-def test_images_are_moved_each_for_itself_linearly_and_in_their_own_type(
-    kind: str, offset: Offset
-) -> None:
+def test_shift_is_linear_per_image_and_keeps_dtype(kind: str, offset: Offset) -> None:
     canvas, rows = scene(20, 23, batch=5), torch.tensor([3, 0, 3])
     views = SHIFTS.get(kind).views(canvas, MARGIN)
     moved = views(offset)
@@ -121,7 +119,7 @@ def test_images_are_moved_each_for_itself_linearly_and_in_their_own_type(
 
 
 @every_kind
-def test_differentiable_again_and_again(kind: str) -> None:
+def test_shift_gradients_can_be_computed_repeatedly(kind: str) -> None:
     canvas = scene(10, 11).requires_grad_()
     views = SHIFTS.get(kind).views(canvas, 2)
     for offset in (Offset(1, -2), Offset(1, -2)):
@@ -130,7 +128,7 @@ def test_differentiable_again_and_again(kind: str) -> None:
 
 
 @every_kind
-def test_the_stated_margin_is_enough_and_a_wider_one_changes_nothing(kind: str) -> None:
+def test_shift_independent_of_wider_margin(kind: str) -> None:
     grid, shift = Grid(3), SHIFTS.get(kind)
     needed = shift.margin(grid)
     wide = scene(9 + 2 * needed + 4, 8 + 2 * needed + 4)
@@ -148,7 +146,7 @@ def test_the_stated_margin_is_enough_and_a_wider_one_changes_nothing(kind: str) 
         (torch.zeros(1, 3, 8, 9), "leaves no view in a canvas of 8x9"),
     ],
 )
-def test_refuses_what_has_no_view(kind: str, canvas: Tensor, words: str) -> None:
+def test_shift_canvas_without_view_raises(kind: str, canvas: Tensor, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         SHIFTS.get(kind).views(canvas, MARGIN)
 
@@ -160,10 +158,10 @@ def test_refuses_what_has_no_view(kind: str, canvas: Tensor, words: str) -> None
         ("bilinear", Grid(0, SIXTH), 0, Offset(0.5, 0)),
         ("bilinear", Grid(7, SIXTH), 2, Offset(0, -2)),
         ("lanczos", Grid(6, SIXTH), 6, Offset(0.5, 0)),
-        ("lanczos", Grid(3), 3, Offset(3, 0)),  # whole pixels read nothing in between
+        ("lanczos", Grid(3), 3, Offset(3, 0)),  # integer offsets read nothing in between
     ],
 )
-def test_reads_no_further_than_its_margin(
+def test_shift_offset_beyond_margin_raises(
     kind: str, grid: Grid, needed: int, beyond: Offset
 ) -> None:
     assert SHIFTS.get(kind).margin(grid) == needed
@@ -176,7 +174,7 @@ def test_reads_no_further_than_its_margin(
 
 
 def dft_shift(image: Tensor, dy: float, dx: float) -> Tensor:
-    """The definition, bin by bin, with the full complex DFT of each axis."""
+    """Compute the definition bin by bin, with the full complex DFT of each axis."""
     result = image.numpy().astype(complex)
     for axis, offset in ((-2, dy), (-1, dx)):
         n = image.shape[axis]
@@ -194,7 +192,7 @@ def dft_shift(image: Tensor, dy: float, dx: float) -> Tensor:
 
 @given(dy=reals, dx=reals, height=st.sampled_from(SIZES), width=sizes)
 @quick
-def test_cyclic_is_its_definition(dy: float, dx: float, height: int, width: int) -> None:
+def test_cyclic_equals_its_definition(dy: float, dx: float, height: int, width: int) -> None:
     image = scene(height, width)
     moved = shifted("cyclic", image, Offset(dy, dx), 0)
     torch.testing.assert_close(moved, dft_shift(image, dy, dx), rtol=0, atol=1e-10)
@@ -202,7 +200,7 @@ def test_cyclic_is_its_definition(dy: float, dx: float, height: int, width: int)
 
 @pytest.mark.parametrize("height", SIZES)
 @pytest.mark.parametrize("width", [14, 31])
-def test_a_whole_cyclic_shift_is_roll(height: int, width: int) -> None:
+def test_cyclic_integer_shift_equals_roll(height: int, width: int) -> None:
     image = scene(height, width)
     views = SHIFTS.get("cyclic").views(image, 0)
     for dy, dx in ((1, 0), (-6, 6), (0, -3), (height, -width), (40, -33)):
@@ -213,7 +211,7 @@ def test_a_whole_cyclic_shift_is_roll(height: int, width: int) -> None:
 
 
 def without_nyquist(image: Tensor) -> Tensor:
-    """Removes the bins that an even size shares between +n/2 and -n/2."""
+    """Remove the bins that an even size shares between +n/2 and -n/2."""
     for dim in (-2, -1):
         n = image.shape[dim]
         if n % 2 == 0:
@@ -237,7 +235,7 @@ def test_cyclic_offsets_add_up_without_nyquist_energy(
 
 @given(dy=reals, dx=reals, height=sizes, width=sizes)
 @quick
-def test_cyclic_agrees_with_the_models_own_operator(
+def test_cyclic_equals_fractional_shift_of_aft_models(
     dy: float, dx: float, height: int, width: int
 ) -> None:
     image = scene(height, width)
@@ -247,7 +245,7 @@ def test_cyclic_agrees_with_the_models_own_operator(
 
 @pytest.fixture
 def transformed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many images each forward transform took."""
+    """Record the number of images of each forward transform."""
     counts: list[int] = []
     rfft = torch.fft.rfft
 
@@ -260,7 +258,7 @@ def transformed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_cyclic_keeps_few_images_however_many_fractions_are_asked_for(
+def test_cyclic_stores_few_phases_for_many_fractions(
     transformed: list[int],
 ) -> None:
     image = scene(9, 10, batch=3)
@@ -269,11 +267,11 @@ def test_cyclic_keeps_few_images_however_many_fractions_are_asked_for(
     for offset in Grid(6, Fraction(1, 6)):
         expected = dft_shift(image[rows], offset.dy, offset.dx)
         torch.testing.assert_close(views(offset, rows), expected, rtol=0, atol=1e-11)
-    whole_batches = transformed.count(3)  # of phases that are kept, one or two axes each
+    whole_batches = transformed.count(3)  # of stored phases, one or two axes each
     assert MAX_PHASES <= whole_batches <= 2 * MAX_PHASES
 
 
-def test_a_half_pixel_grid_transforms_the_batch_three_times(transformed: list[int]) -> None:
+def test_cyclic_half_pixel_grid_transforms_batch_three_times(transformed: list[int]) -> None:
     views = SHIFTS.get("cyclic").views(scene(9, 10), 0)
     for offset in Grid(6):
         views(offset)
@@ -288,7 +286,7 @@ def test_a_half_pixel_grid_transforms_the_batch_three_times(transformed: list[in
 
 @given(dy=wholes, dx=wholes, height=sizes, width=sizes)
 @quick
-def test_crop_is_slicing_without_a_copy(dy: float, dx: float, height: int, width: int) -> None:
+def test_crop_equals_slice_without_copy(dy: float, dx: float, height: int, width: int) -> None:
     canvas = scene(height + 2 * MARGIN, width + 2 * MARGIN)
     moved = shifted("crop", canvas, Offset(dy, dx))
     top, left = MARGIN + int(dy), MARGIN + int(dx)
@@ -309,7 +307,7 @@ def test_crop_refuses_parts_of_a_pixel() -> None:
 
 @given(dy=reals, dx=reals, height=sizes, width=sizes)
 @quick
-def test_bilinear_is_grid_sample(dy: float, dx: float, height: int, width: int) -> None:
+def test_bilinear_equals_grid_sample(dy: float, dx: float, height: int, width: int) -> None:
     canvas = scene(height + 2 * MARGIN, width + 2 * MARGIN)
     y = torch.arange(height, dtype=torch.float64) + MARGIN + dy
     x = torch.arange(width, dtype=torch.float64) + MARGIN + dx
@@ -327,7 +325,7 @@ def test_bilinear_is_grid_sample(dy: float, dx: float, height: int, width: int) 
 
 
 def lanczos_definition(line: Tensor, place: float) -> Tensor:
-    """Every pixel of a line (..., n) weighted by the windowed sinc of its distance to `place`."""
+    """Weight every pixel of a line (..., n) by the windowed sinc of its distance to `place`."""
     distance = torch.arange(line.shape[-1], dtype=torch.float64) - place
     weights = torch.sinc(distance) * torch.sinc(distance / 6) * (distance.abs() < 6)
     return (line * weights).sum(-1) / weights.sum()
@@ -335,7 +333,7 @@ def lanczos_definition(line: Tensor, place: float) -> Tensor:
 
 @given(dy=reals, dx=reals)
 @quick
-def test_lanczos_is_its_definition(dy: float, dx: float) -> None:
+def test_lanczos_equals_its_definition(dy: float, dx: float) -> None:
     margin, height, width = 8, 5, 7
     canvas = scene(height + 2 * margin, width + 2 * margin)
     moved = shifted("lanczos", canvas, Offset(dy, dx), margin)
