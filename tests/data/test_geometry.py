@@ -129,9 +129,7 @@ def test_geometry_missing_margin_raises_with_options() -> None:
         assert part in message
     assert "--pad reflect" in message
     fraction = float(message.split("--crop-pct ")[1])
-    assert (
-        geometry_for(recipe(32), margin=6, crop_pct=fraction).margin == 6
-    )  # the suggested option works
+    assert geometry_for(recipe(32), margin=6, crop_pct=fraction).margin == 6  # the fix works
 
 
 @pytest.mark.parametrize("pad", ["reflect", "zeros"])
