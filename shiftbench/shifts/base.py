@@ -1,4 +1,4 @@
-"""Kinds of shift, the seam that each implements, and attacks: a kind and the grid to search."""
+"""Base class of shift types, and attacks: a shift type and the grid to search."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PAPER_ATTACKS = ("integer", "half", "crop", "bilinear")
 
 
 class Views(Protocol):
-    """A prepared batch: call it with an offset to see the (chosen rows of the) batch shifted."""
+    """Views of a prepared batch: a call with an offset returns the shifted images."""
 
     def __call__(self, offset: Offset, rows: Tensor | None = None) -> Tensor:
-        """Returns (B, C, H, W) views at `offset`; `rows` selects images of the batch by index.
+        """Return (B, C, H, W) views at `offset`; `rows` selects images of the batch by index.
 
         `rows` is a LongTensor on the CPU; None means the whole batch, in order. The result may
-        share memory with the canvas: read it, do not write to it.
+        share memory with the canvas and must not be written to.
         """
         ...
 
@@ -36,7 +36,7 @@ Scene = Callable[[], Views]
 
 
 class Shift(Protocol):
-    """A kind of shift; those that derive from it need no more than `views`."""
+    """Base class of shift types; subclasses implement `views`."""
 
     digitizes: bool = False  # True if images are formed anew: the pixels of a canvas do not suffice
     # True if the offset moves the camera. Other shifts act on the network's own input: they need
@@ -44,13 +44,13 @@ class Shift(Protocol):
     moves_camera: bool = False
 
     def margin(self, grid: Grid) -> int:
-        """How many pixels around the view the offsets of `grid` read."""
+        """Return the margin around the view that the offsets of `grid` read (pixels)."""
         return math.ceil(grid.reach)
 
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
-        """Prepares a batch of canvases, (B, C, H + 2 margin, W + 2 margin), for many offsets.
+        """Prepare a batch of canvases, (B, C, H + 2 margin, W + 2 margin), for many offsets.
 
-        The margin may be wider than the offsets need: one canvas serves every kind of shift.
+        The margin may be wider than the offsets need: one canvas serves every shift type.
         Offsets are in pixels of the canvas. `scene` forms the same images anew, where that is
         possible.
         """
@@ -66,23 +66,23 @@ class Shift(Protocol):
         return None
 
 
-SHIFTS: Registry[Shift] = Registry("kind of shift")
+SHIFTS: Registry[Shift] = Registry("shift type")
 
 
 @dataclass(frozen=True)
 class Attack:
-    """A worst-case search: which shift moves the image, over which grid of offsets.
+    """Worst-case search over a grid of offsets of one shift type.
 
     >>> len(ATTACKS.get("half").grid(6)), ATTACKS.get("half").grid(6).reach
     (169, Fraction(3, 1))
     """
 
     name: str
-    shift: str  # a kind registered in SHIFTS
+    shift: str  # a shift type registered in SHIFTS
     step: Fraction  # between neighboring offsets, in `unit`
     summary: str  # one line for `shiftbench list attacks`
-    opt_in: bool = False  # not one of `all`: only where the user asks for it
-    unit: str = "px"  # what offsets are counted in; such as "°" for a rotation
+    opt_in: bool = False  # not part of `all`: only if requested by name
+    unit: str = "px"  # unit of offsets, for example "°" for a rotation
     axes: int = 2  # a square of offsets; 1: a line, for a shift with one parameter, `Offset.dy`
     radius: int = DEFAULT_RADIUS  # usual max shift, in steps
 
@@ -95,7 +95,7 @@ ATTACKS: Registry[Attack] = Registry("attack")
 
 
 def parse_attack(text: str) -> Attack:
-    """The attack of `NAME` or `NAME:STEP`.
+    """Read an attack from `NAME` or `NAME:STEP`.
 
     >>> parse_attack("bilinear").step, parse_attack("bilinear:1/4").step
     (Fraction(1, 6), Fraction(1, 4))
@@ -110,11 +110,11 @@ def parse_attack(text: str) -> Attack:
         raise UsageError(f"expected a step such as 1, 0.5 or 1/6, got {step!r}") from error
 
 
-# --- what kinds of shift share
+# --- functions for shift types
 
 
 def view_size(canvas: Tensor, margin: int) -> tuple[int, int]:
-    """Height and width of the view inside the margin of a batch of floating-point images."""
+    """Return height and width of the view inside the margin of floating-point images."""
     if canvas.ndim != 4 or not canvas.is_floating_point():
         raise UsageError(
             "expected a batch of floating-point images (B, C, H, W), got "
@@ -131,7 +131,7 @@ def view_size(canvas: Tensor, margin: int) -> tuple[int, int]:
 
 
 def check_reach(offset: Offset, margin: int, *, taps: int = 0) -> None:
-    """Refuses an offset that reads beyond the margin; a fraction reads `taps` further pixels."""
+    """Raise UsageError for an offset beyond the margin; a fraction reads `taps` more pixels."""
     needed = max(math.ceil(abs(d)) + (taps if d % 1 else 0) for d in (offset.dy, offset.dx))
     if needed > margin:
         raise UsageError(
@@ -141,11 +141,11 @@ def check_reach(offset: Offset, margin: int, *, taps: int = 0) -> None:
 
 
 def window(canvas: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
-    """The (B, C, height, width) part of a canvas whose corner is (top, left): no copy."""
+    """Return the window (B, C, height, width) of a canvas at (top, left), without a copy."""
     return canvas[..., top : top + height, left : left + width]
 
 
 def pick(images: Tensor, rows: Tensor | None) -> Tensor:
-    """The chosen images; only they are copied."""
+    """Select images by row; only these are copied."""
     # On the CPU, indexing reads a strided window four times faster than index_select does.
     return images if rows is None else images[rows.to(images.device)]

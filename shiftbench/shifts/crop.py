@@ -1,4 +1,4 @@
-"""The crop window moves over the canvas by whole pixels."""
+"""Crop shifts: the crop window moves over the canvas by integer pixels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Crop(Shift):
-    """The window moves over the canvas by whole pixels, over the image's own pixels."""
+    """Integer shift of the crop window over the pixels of the canvas."""
 
     moves_camera = True
 
@@ -26,21 +26,22 @@ class Crop(Shift):
     def require(self, grid: Grid, scale: int) -> None:
         if (grid.step * scale).denominator != 1:
             raise UsageError(
-                f"expected a step of whole pixels of the canvas for crops, got {grid.step} px at "
-                f"scale {scale}. Use --scale {grid.step.denominator}, a whole step, or the attack "
-                "'bilinear' or 'camera'"
+                f"expected a step of integer pixels of the canvas for crops, got {grid.step} px at "
+                f"scale {scale}. Use --scale {grid.step.denominator}, an integer step, or the "
+                "attack 'bilinear' or 'camera'"
             )
 
+    @override
     def views(self, canvas: Tensor, margin: int, scene: Scene | None = None) -> Views:
-        """Every whole-batch view is a slice of the canvas: nothing is copied."""
+        # A view of the entire batch is a slice of the canvas: nothing is copied.
         height, width = view_size(canvas, margin)
 
         def views(offset: Offset, rows: Tensor | None = None) -> Tensor:
             check_reach(offset, margin)
             if offset.dy % 1 or offset.dx % 1:
                 raise UsageError(
-                    f"a crop moves by whole pixels, got the offset ({offset.dy:g}, {offset.dx:g}). "
-                    "Use the kind of shift 'bilinear' or 'cyclic' for parts of a pixel"
+                    f"a crop needs an integer offset, got ({offset.dy:g}, {offset.dx:g}). "
+                    "Use the shift type 'bilinear' or 'cyclic' for fractions of a pixel"
                 )
             top, left = margin + int(offset.dy), margin + int(offset.dx)
             return pick(canvas[..., top : top + height, left : left + width], rows)
@@ -49,6 +50,4 @@ class Crop(Shift):
 
 
 SHIFTS.register("crop", Crop())
-ATTACKS.register(
-    "crop", Attack("crop", "crop", Fraction(1), "the crop window moves by whole pixels")
-)
+ATTACKS.register("crop", Attack("crop", "crop", Fraction(1), "integer shifts of the crop window"))

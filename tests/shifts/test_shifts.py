@@ -275,7 +275,7 @@ def test_cyclic_half_pixel_grid_transforms_batch_three_times(transformed: list[i
     views = SHIFTS.get("cyclic").views(scene(9, 10), 0)
     for offset in Grid(6):
         views(offset)
-    assert transformed == [], "whole pixels need no spectrum"
+    assert transformed == [], "integer shifts need no spectrum"
     for offset in Grid(6, Fraction(1, 2)):
         views(offset)
     assert len(transformed) == 4, "(1/2, 0) and (0, 1/2) take one axis each, (1/2, 1/2) two"
@@ -294,11 +294,11 @@ def test_crop_equals_slice_without_copy(dy: float, dx: float, height: int, width
     assert moved.untyped_storage().data_ptr() == canvas.untyped_storage().data_ptr()
 
 
-def test_crop_refuses_parts_of_a_pixel() -> None:
+def test_crop_fractional_offset_raises() -> None:
     with pytest.raises(UsageError, match=r"got 1/2 px at scale 1. Use --scale 2"):
         SHIFTS.get("crop").require(Grid(2, Fraction(1, 2)), 1)
     SHIFTS.get("crop").require(Grid(2, Fraction(1, 2)), 2)
-    with pytest.raises(UsageError, match=r"moves by whole pixels, got the offset \(0.5, 0\)"):
+    with pytest.raises(UsageError, match=r"needs an integer offset, got \(0.5, 0\)"):
         shifted("crop", scene(12, 12), Offset(0.5, 0))
 
 
