@@ -1,4 +1,4 @@
-"""What a network expects of an image."""
+"""Preprocessing: the images that a network expects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Preprocessing:
     std: tuple[float, ...] = IMAGENET_STD
     interpolation: str = "bicubic"  # nearest, bilinear, bicubic, lanczos, ...
     resize: int | None = None  # R: the model's own shorter side before the crop; None: unknown
-    squash: bool = False  # the model's own resize changes both sides to R, whatever the aspect
+    squash: bool = False  # the model's own resize changes both sides to R, for any aspect ratio
     bgr: bool = False  # the network takes blue first; images are always red first
     enlarge: bool = False  # images of S x S pixels (CIFAR) are resized to R too
     origin: str = ""  # source of these facts: a tag of weights, a class, or ASSUMED
@@ -46,7 +46,7 @@ class Preprocessing:
             if largest > 1:
                 raise AftModelsError(
                     f"expected the {key} of pixels in [0, 1], got {largest:g}: {key} {largest:g} "
-                    f"looks like the 0-255 scale; divide by 255 ({largest / 255:.3g})"
+                    f"is on the 0-255 scale; divide by 255 ({largest / 255:.3g})"
                 )
 
     @property

@@ -1,4 +1,4 @@
-"""What every data source yields, the parts of it that `--limit` takes, and the list of sources."""
+"""Base class of data sets, the subsets of `--limit`, and the registry of sources."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from PIL.Image import Image
+from typing_extensions import override
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
@@ -27,7 +28,7 @@ ALL = "all"  # the split of a set that has no splits
 
 @dataclass(frozen=True, eq=False)
 class ImageSet(ABC):
-    """A map-style set of (PIL image, label), with a stable key per image."""
+    """Map-style set of (PIL image, label), with a stable key per image."""
 
     name: str  # as the user wrote it, without local paths: `imagenet`, `scenes`
     split: str  # `val`, `test`, ...
@@ -47,17 +48,17 @@ class ImageSet(ABC):
 
     @abstractmethod
     def image(self, index: int) -> Image:
-        """Decodes one image, always RGB. Unreadable: a DataError that names it."""
+        """Decode one image as RGB; an unreadable image raises a DataError with its name."""
 
     @abstractmethod
     def has_size(self, side: int) -> bool:
-        """Whether all images are squares of `side` pixels.
+        """Return True if all images are squares of `side` pixels.
 
-        A subset answers for the whole, so that no number of images changes how they are cut.
+        A subset returns the value of the entire set, so that a limit does not change the crop.
         """
 
     def bad_headers(self, indices: Iterable[int]) -> dict[int, str]:
-        """Return the reason for each image whose header cannot be read, where that is cheap."""
+        """Return the reason for each image whose header cannot be read, if that is cheap."""
         return {}
 
     def load(self, index: int) -> tuple[Image, int]:
@@ -73,73 +74,73 @@ def content_digest(content: bytes) -> int:
 
 @runtime_checkable
 class RenderedSet(Protocol):
-    """A data set that renders its images again, seen from any sub-pixel offset."""
+    """Data set that renders its images at any sub-pixel offset."""
 
     def render(
         self, indices: Sequence[int], view: int, margin: int = 0, offset: Offset = ...
     ) -> Tensor:
-        """Returns uint8 (B, 3, view + 2 margin, view + 2 margin), seen from `offset` pixels."""
+        """Return uint8 (B, 3, view + 2 margin, view + 2 margin) at `offset` pixels."""
         ...
 
     def views(self, indices: Sequence[int], view: int, reach: int = 1, wider: int = 0) -> Views:
-        """Prepares a batch for many offsets of up to `reach` pixels; equal to `render` at each.
+        """Prepare a batch for many offsets of up to `reach` pixels; equal to `render` at each.
 
         Each view shows `wider` pixels more on each side.
         """
         ...
 
     def digest(self, index: int) -> int:
-        """Return the digest of an image, which follows from what is rendered."""
+        """Return the digest of an image, which follows from its rendering."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Subset(ImageSet):
-    """Some images of a data set, with their keys; the classes are those of the whole."""
+    """Subset of a data set, with the keys of its images; the classes do not change."""
 
     whole: ImageSet
     indices: Sequence[int]  # into `whole`
 
+    @override
     def image(self, index: int) -> Image:
-        """As the whole decodes it."""
         return self.whole.image(self.indices[index])
 
+    @override
     def has_size(self, side: int) -> bool:
-        """Whether the images of the whole have this size."""
         return self.whole.has_size(side)
 
+    @override
     def bad_headers(self, indices: Iterable[int]) -> dict[int, str]:
-        """Return the reasons that the whole set gives."""
         inner = {self.indices[index]: index for index in indices}
         return {inner[i]: reason for i, reason in self.whole.bad_headers(inner).items()}
 
+    @override
     def load(self, index: int) -> tuple[Image, int]:
-        """Decode one image and compute its digest as the whole set does."""
         return self.whole.load(self.indices[index])
 
 
 class RenderedSubset(Subset):
-    """Some images of a data set that can be rendered again."""
+    """Subset of a data set that renders its images."""
 
     def render(
         self, indices: Sequence[int], view: int, margin: int = 0, offset: Offset = ORIGIN
     ) -> Tensor:
-        """As the whole renders them."""
+        """Render images of the subset."""
         whole = cast("RenderedSet", self.whole)
         return whole.render([self.indices[i] for i in indices], view, margin, offset)
 
     def views(self, indices: Sequence[int], view: int, reach: int = 1, wider: int = 0) -> Views:
-        """As the whole prepares them."""
+        """Prepare images of the subset."""
         whole = cast("RenderedSet", self.whole)
         return whole.views([self.indices[i] for i in indices], view, reach, wider)
 
     def digest(self, index: int) -> int:
-        """Return the digest that the whole set gives the image."""
+        """Return the digest of an image of the subset."""
         return cast("RenderedSet", self.whole).digest(self.indices[index])
 
 
 def subset(dataset: ImageSet, indices: Sequence[int]) -> Subset:
-    """The chosen images; a set that can be rendered again still can."""
+    """Return a subset; that of a rendered set is rendered too."""
     kind = RenderedSubset if isinstance(dataset, RenderedSet) else Subset
     return kind(
         dataset.name,
@@ -153,10 +154,10 @@ def subset(dataset: ImageSet, indices: Sequence[int]) -> Subset:
 
 
 def balanced(keys: Sequence[str], labels: Sequence[int], limit: int, seed: int) -> list[int]:
-    """Chooses `limit` images that spread over the classes as evenly as these allow.
+    """Choose `limit` images, spread over the classes as evenly as possible.
 
     Returns:
-        Indices, ascending; all of them when there are no more than `limit`.
+        Ascending indices; all of them if there are at most `limit`.
     """
     if limit < 1:
         raise UsageError(f"a limit must leave at least 1 image, got {limit}")
@@ -164,10 +165,10 @@ def balanced(keys: Sequence[str], labels: Sequence[int], limit: int, seed: int) 
 
 
 def in_turn(keys: Sequence[str], labels: Sequence[int], seed: int) -> list[int]:
-    """Every image in the order in which a growing limit takes them.
+    """List all images in the order in which a growing limit includes them.
 
-    Classes take turns, each giving its images in the order of a keyed hash: the choice depends
-    on the seed and the keys alone, and a smaller limit is a part of a larger one.
+    Classes alternate, with the images of a class in the order of a keyed hash. The choice depends
+    on the seed and the keys alone, and a smaller limit is a subset of a larger one.
     """
 
     def order(text: str) -> bytes:
@@ -185,17 +186,17 @@ def in_turn(keys: Sequence[str], labels: Sequence[int], seed: int) -> list[int]:
 
 @dataclass(frozen=True)
 class DataRequest:
-    """What a source is asked for."""
+    """Request to a data source."""
 
-    path: Path | None = None  # what follows the colon
+    path: Path | None = None  # text after the colon
     split: str | None = None  # None: the source's usual evaluation split
-    download: bool = False  # whether the network may be used
-    by_name: bool = False  # a class map follows: classes are names, even where they are numbers
+    download: bool = False  # True if the network may be used
+    by_name: bool = False  # True with a class map: even integer classes are names
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """A kind of data, registered by the name before the colon."""
+    """Data source, registered by the name before the colon."""
 
     summary: str  # one line for `shiftbench list datasets`
     load: Callable[[DataRequest], ImageSet]
@@ -206,21 +207,21 @@ DATA_SOURCES: Registry[DataSource] = Registry("data set")
 
 
 def as_text(name: str) -> str:
-    r"""A file name as text that can be written anywhere; bytes that are not UTF-8 as `\xff`."""
+    r"""Return a file name as printable text; bytes that are not UTF-8 become `\xff`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def set_name(folder: str) -> str:
-    """The name of a data set of the user's own, which never is that of a source."""
+    """Return the name of a user's data set, which is never that of a source."""
     name = as_text(folder)
     return f"folder-{name}" if not name or name in DATA_SOURCES else name
 
 
 def numbered(count: int) -> list[str]:
-    """Names of classes that have none: their indices."""
+    """Return the indices as names of classes without names."""
     return [str(index) for index in range(count)]
 
 
 def numbered_keys(split: str, count: int) -> list[str]:
-    """Keys of images that have no names, in an order that never changes: `test/00042`."""
+    """Return keys of images without names, in a fixed order: `test/00042`."""
     return [f"{split}/{index:05d}" for index in range(count)]

@@ -1,4 +1,4 @@
-"""From a data set to batches of canvases: decoded once, in worker processes where that helps."""
+"""Batches of canvases of a data set: decoded once, in worker processes if that is faster."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from shiftbench.geometry import Geometry
 
-CHUNK = 4  # images a worker decodes before it hands them over
-AHEAD = 4  # chunks every worker may be ahead
+CHUNK = 4  # images per message of a worker
+AHEAD = 4  # chunks that a worker decodes ahead
 FEW = 128  # images for which starting processes takes longer than decoding
 
 
@@ -41,14 +41,14 @@ class Decoded:
 
 @dataclass(frozen=True)
 class CanvasBatch:
-    """Images ready for a device, with what identifies them."""
+    """Images ready for a device, with their identity."""
 
     canvas: Tensor  # uint8 (B, 3, S + 2m, S + 2m)
     labels: Tensor  # int64 (B,)
     keys: tuple[str, ...]
-    indices: tuple[int, ...] = ()  # into the data set, where there is one
+    indices: tuple[int, ...] = ()  # into the data set, if there is one
     digests: tuple[int, ...] = ()  # of the images' contents
-    bad: tuple[str, ...] = ()  # keys of images that were to be in this batch but do not decode
+    bad: tuple[str, ...] = ()  # keys of unreadable images of this batch
     enlarged: tuple[bool, ...] = ()  # True: the image has fewer pixels than the resized image
     originals: tuple[NDArray[np.uint8], ...] = ()  # (H, W, 3) each, if they were requested
 
@@ -56,7 +56,7 @@ class CanvasBatch:
         return len(self.keys)
 
     def take(self, rows: slice) -> CanvasBatch:
-        """Some of the images."""
+        """Return some of the images."""
         return CanvasBatch(
             self.canvas[rows],
             self.labels[rows],
@@ -70,7 +70,7 @@ class CanvasBatch:
 
 @dataclass(frozen=True)
 class _Decoder:
-    """What a worker runs. It returns errors instead of raising them across processes."""
+    """Task of a worker. Errors are returned, because they are not raised across processes."""
 
     dataset: ImageSet
     geometry: Geometry
@@ -93,10 +93,10 @@ class _Decoder:
 
 
 class Canvases:
-    """A stream of canvases in the order of `indices`, taken in parts of any size.
+    """Stream of canvases in the order of `indices`, in batches of any size.
 
-    Worker processes start once for the whole stream and decode ahead. A rendered set
-    renders in this process instead, where it is faster than any transfer between processes.
+    Worker processes start once per stream and decode ahead. A rendered set renders in this
+    process instead, which is faster than a transfer between processes.
     """
 
     def __init__(
@@ -112,13 +112,13 @@ class Canvases:
         """Prepare the stream; nothing is decoded before the first `take`.
 
         Args:
-            dataset: Where the images come from.
-            geometry: How they are cut.
-            indices: Which images, in which order; all of them by default.
+            dataset: The images.
+            geometry: Resize and crop of the images.
+            indices: Images in this order; by default all.
             workers: Processes that decode; 0 decodes here, None chooses by the size of the job.
             skip_bad: Leave unreadable images out and name them in the batch's `bad`; otherwise the
                 first of them is an error.
-            originals: Include the decoded images, for cameras that form them anew.
+            originals: Include the decoded images, for cameras that digitize them again.
         """
         if workers is not None and workers < 0:
             raise UsageError(f"workers must be 0 or more, got {workers}")
@@ -132,10 +132,10 @@ class Canvases:
         self._decoded = self._decode()
 
     def take(self, count: int) -> CanvasBatch | None:
-        """The next batch of `count` images, fewer at the end; None when there are no more.
+        """Return the next batch of `count` images, fewer at the end; None after the last one.
 
-        Unreadable images count, so that a batch may be smaller, or even empty, where they are
-        skipped: its `bad` then says which.
+        Unreadable images count: if they are skipped, a batch may be smaller or empty. Its `bad`
+        contains their keys.
         """
         import torch
 
@@ -197,7 +197,7 @@ class Canvases:
             if "worker" not in str(error):
                 raise
             raise DataError(
-                "a data loading process died, most often for lack of memory: use fewer "
+                "a data loading process ended, most often for lack of memory: use fewer "
                 f"--workers than {self._workers}, or 0"
             ) from error
 
@@ -230,7 +230,7 @@ class DigitizedViews:
 
 
 def default_workers(images: int) -> int:
-    """Processes worth starting for a job: none for a small one, else up to 8, one per core."""
+    """Return the number of processes for a job: 0 for a small one, else one per core up to 8."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return 0 if images <= FEW else min(8, cores or 1)
 
@@ -244,9 +244,9 @@ def canvas_batches(
     workers: int | None = None,
     skip_bad: bool = False,
 ) -> Iterator[CanvasBatch]:
-    """Batches of canvases in the order of `indices`; see `Canvases` for the arguments.
+    """Yield batches of canvases in the order of `indices`; see `Canvases` for the arguments.
 
-    A batch that holds no readable image is left out.
+    A batch without a readable image is left out.
     """
     stream = Canvases(dataset, geometry, indices, workers=workers, skip_bad=skip_bad)
     while (batch := stream.take(batch_size)) is not None:

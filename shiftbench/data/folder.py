@@ -18,12 +18,12 @@ from shiftbench.data.images import (
 from shiftbench.data.labels import class_indices, names_by_index
 from shiftbench.errors import DataError, UsageError
 
-SPLITS = ("val", "test", "train")  # in order of preference, when the user names none
+SPLITS = ("val", "test", "train")  # in order of preference, if the user names none
 
 
 @dataclass(frozen=True, eq=False)
 class FileSet(EncodedSet):
-    """Image files; a file's key is its path below `root`, with slashes."""
+    """Image files; the key of a file is its path below `root`, with slashes."""
 
     root: Path
     names: Sequence[str]  # the paths themselves, which need not be UTF-8
@@ -40,15 +40,15 @@ class FileSet(EncodedSet):
 
 @dataclass(frozen=True)
 class SplitFolder:
-    """Where the images of one split lie."""
+    """Folder of the images of one split."""
 
-    root: Path  # holds the class folders
+    root: Path  # contains the class folders
     split: str
     name: str  # of the data set: `/data/birds/val` and `/data/birds` are `birds`
 
 
 def split_folder(path: Path | None, split: str | None, *, source: str) -> SplitFolder:
-    """Finds the folder that holds the class folders, and the name of its split."""
+    """Find the folder that contains the class folders, and the name of its split."""
     if path is None:
         raise UsageError(f"data {source!r} needs a folder: write it as {source}:PATH")
     if not path.is_dir():
@@ -69,7 +69,7 @@ def split_folder(path: Path | None, split: str | None, *, source: str) -> SplitF
 
 
 def class_folders(root: Path, *, source: str) -> list[str]:
-    """The names of the class folders, sorted; none at all is an error."""
+    """List the names of the class folders, sorted; raise DataError if there are none."""
     folders = sorted(e.name for e in os.scandir(root) if e.is_dir() and e.name[0] != ".")
     if not folders:
         raise DataError(f"expected one folder per class in {root}, found none: check {source}:PATH")
@@ -84,7 +84,7 @@ def file_set(
     by_order: bool = False,
     by_number: bool = False,
 ) -> FileSet:
-    """Collects the images anywhere below the class folders in `classes` (name -> index)."""
+    """Collect the images anywhere below the class folders in `classes` (name -> index)."""
     names: list[str] = []
     labels: list[int] = []
     others: list[str] = []
@@ -103,7 +103,7 @@ def file_set(
         endings = ", ".join(ENDINGS[:4])
         raise DataError(f"there are no images ({endings}, ...) below {place.root}: check the path")
     keys = [as_text(file) for file in names]
-    keys = names if keys == names else keys  # one list of a million names is enough
+    keys = names if keys == names else keys  # free a list of up to a million names
     class_names = [as_text(c) for c in class_names]
     return FileSet(
         place.name,
@@ -119,7 +119,7 @@ def file_set(
 
 
 def load_folder(request: DataRequest) -> FileSet:
-    """`folder:PATH`: folders are class indices, or names that count in alphabetical order."""
+    """Open `folder:PATH`: folders are class indices, or names numbered alphabetically."""
     place = split_folder(request.path, request.split, source="folder")
     folders = class_folders(place.root, source="folder")
     classes, by_order = class_indices(folders, what="folder", by_name=request.by_name)

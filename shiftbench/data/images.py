@@ -1,9 +1,8 @@
-"""Image files: decoded to RGB, or an error that names them; and digests of what they hold.
+"""Image files: decoding to RGB, errors with the file name, and digests of the content.
 
-As in timm and torchvision, whose published numbers this makes comparable: Pillow's `convert("RGB")`
-and nothing else. The orientation that a camera noted (EXIF) is not applied, and transparent pixels
-show the color that is stored under them. Only grays of more than 8 bits, which Pillow would clip to
-white, are scaled.
+Images are converted by Pillow's `convert("RGB")` alone, as in timm and torchvision, so that
+published numbers are comparable. The EXIF orientation is not applied, and transparent pixels have
+their stored color. Only grays of more than 8 bits, which Pillow would clip to white, are scaled.
 """
 
 from __future__ import annotations
@@ -18,23 +17,24 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from typing_extensions import override
 
 from shiftbench.data.base import ImageSet, as_text, content_digest
 from shiftbench.errors import DataError, first_line
 
 log = logging.getLogger(__name__)
 
-# As in torchvision's ImageFolder, so that both count the same files.
+# As in torchvision's ImageFolder, so that both find the same files.
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 OTHER_ENDINGS = (".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".npy")
 
 
 class EncodedSet(ImageSet):
-    """Images that are encoded as files, wherever their bytes lie."""
+    """Set of encoded images: files, or bytes in an archive."""
 
     @abstractmethod
     def encoded(self, index: int) -> Path | BytesIO:
-        """The file of an image, or its content."""
+        """Return the file of an image, or its content."""
 
     def image(self, index: int) -> Image.Image:
         """Decode one image."""
@@ -52,23 +52,23 @@ class EncodedSet(ImageSet):
         return read_image(BytesIO(content), self._name(index)), content_digest(content)
 
     def _name(self, index: int) -> str:
-        """Name of an image in errors."""
+        """Return the name of an image for errors."""
         source = self.encoded(index)
         if isinstance(source, Path):
             return as_text(str(source))
         return f"{self.keys[index]} of {self.name}"
 
+    @override
     def has_size(self, side: int) -> bool:
-        """By the headers of the images."""
         return all_sized((self.encoded(index) for index in range(len(self))), side)
 
 
 def read_image(source: Path | BytesIO, name: str = "") -> Image.Image:
-    """Reads an image file as RGB; `name` is what errors call one that is not a file of its own."""
+    """Read an image file as RGB; `name` names content without a file in errors."""
     name = as_text(str(source)) if isinstance(source, Path) else name
     try:
         with warnings.catch_warnings(), Image.open(source) as file:
-            # Metadata that is a little wrong is common and harmless.
+            # Slightly invalid metadata is common and harmless.
             warnings.simplefilter("ignore")
             return to_rgb(file)
     except FileNotFoundError:
@@ -78,10 +78,10 @@ def read_image(source: Path | BytesIO, name: str = "") -> Image.Image:
 
 
 def all_sized(sources: Iterable[Path | BytesIO], side: int) -> bool:
-    """Whether all images, files or their bytes, are squares of `side` pixels, by their headers.
+    """Return True if all images are squares of `side` pixels, by their headers.
 
-    The first one that is not ends the search, which in most folders is the very first. Files that
-    cannot be read are passed over; `read_image` will name them.
+    The first image of another size ends the search. Unreadable files are left out; `read_image`
+    raises an error for them.
     """
     any_read = False
     for source in sources:
@@ -94,7 +94,7 @@ def all_sized(sources: Iterable[Path | BytesIO], side: int) -> bool:
 
 
 def header_problem(path: Path) -> str:
-    """Return why the header of an image file cannot be read; an empty text if it can."""
+    """Return the reason why the header of an image file cannot be read; empty if it can."""
     try:
         with warnings.catch_warnings(), Image.open(path):
             warnings.simplefilter("ignore")
@@ -106,7 +106,7 @@ def header_problem(path: Path) -> str:
 
 
 def warn_left_out(place: Path, names: Sequence[str]) -> None:
-    """Says which images are not read because of their format, if any."""
+    """Warn about images that are not read because of their format."""
     if names:
         log.warning(
             "images of %s are left out: %d, such as %s; only %s are read, convert the others",
@@ -115,7 +115,7 @@ def warn_left_out(place: Path, names: Sequence[str]) -> None:
 
 
 def unreadable(name: str, error: Exception) -> DataError:
-    """The error for an image that does not decode."""
+    """Build the error for an image that cannot be decoded."""
     return DataError(
         f"cannot read image {name} ({first_line(error)}): replace the file, or skip such images "
         "(--skip-bad)"
@@ -123,14 +123,16 @@ def unreadable(name: str, error: Exception) -> DataError:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """An image of any mode as RGB; 16-bit grays keep their upper 8 bits."""
+    """Convert an image of any mode to RGB; 16-bit grays keep their upper 8 bits."""
     if image.mode == "F":
-        raise ValueError("floating-point pixels have no range that is known: save it with 8 bits")
+        raise ValueError(
+            "cannot decode floating-point image: unknown value range. Convert it to 8-bit RGB"
+        )
     if image.mode.startswith("I"):
         gray = np.asarray(image, dtype=np.int64)
-        if image.mode != "I" or gray.max() > 255:  # 32-bit files often hold 8-bit values
+        if image.mode != "I" or gray.max() > 255:  # 32-bit files often contain 8-bit values
             gray = gray // 257
         image = Image.fromarray(np.clip(gray, 0, 255).astype(np.uint8))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow advises against what timm does to palettes
+        warnings.simplefilter("ignore")  # Pillow warns about timm's conversion of palettes
         return image.convert("RGB")

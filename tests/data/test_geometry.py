@@ -191,6 +191,6 @@ def test_normalize_equals_the_usual_transform() -> None:
 @pytest.mark.parametrize(("key", "value"), [("mean", 123.7), ("mean", 1.5), ("std", 58.4)])
 def test_preprocessing_of_0_255_scale_raises(key: str, value: float) -> None:
     numbers: dict[str, tuple[float, ...]] = {key: (0.5, value, 0.5)}
-    with pytest.raises(AftModelsError, match=f"{key} {value:g} looks like the 0-255 scale; divide"):
+    with pytest.raises(AftModelsError, match=f"{key} {value:g} is on the 0-255 scale; divide"):
         Preprocessing(224, **numbers)  # type: ignore[arg-type]
     assert Preprocessing(224, (1.0,) * 3, (1.0,) * 3).std == (1.0,) * 3
