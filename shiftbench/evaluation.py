@@ -54,7 +54,7 @@ Box = tuple[int, int, int, int]  # top, left, height, width
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What shifts did to a model's predictions, image by image.
+    """Predictions of a model under shifts, image by image.
 
     >>> images, labels = torch.rand(8, 3, 16, 16), [0] * 8
     >>> sure = lambda x: torch.tensor([[1.0, 0.0]]).expand(len(x), 2)
@@ -65,31 +65,31 @@ class Evaluation:
     1.0
     """
 
-    record: Result  # as `shiftbench run` would have written it
+    record: Result  # the record that `shiftbench run` would write
 
     @property
     def scores(self) -> Mapping[ScoreName, Score]:
-        """Every score, by name."""
+        """All scores by name."""
         return self.record.scores
 
     @property
     def forward_passes(self) -> int:
-        """How many images went through the model, each offset counted."""
+        """Number of predicted images, counted at each offset."""
         return self.record.forward_passes
 
     def score(self, name: str) -> Score:
-        """A score by its text: `accuracy`, `consistency_half`, `adversarial_crop@3`."""
+        """Return a score by its text: `accuracy`, `consistency_half`, `adversarial_crop@3`."""
         return self.record.score(name)
 
     @property
     def accuracy(self) -> Score:
-        """The clean accuracy."""
+        """Clean accuracy."""
         return self.scores[ACCURACY]
 
     def adversarial_accuracy(self, s: int | None = None) -> Score:
-        """The fraction of images that are correct at every offset up to ring `s`.
+        """Return the fraction of images that are correct at every offset up to ring `s`.
 
-        By default `s` is the radius of the grid. Of several attacks, this is the first.
+        By default `s` is the radius of the grid. The first of several attacks is used.
         """
         curve = self._first_curve()
         last = max(curve)
@@ -105,7 +105,7 @@ class Evaluation:
         return curve_of(self.scores, next(n for n in self.scores if n.radius is not None))
 
     def curve(self) -> pd.DataFrame:
-        """Adversarial accuracy at every radius, with its interval: a row per `max_shift`."""
+        """Return adversarial accuracy and interval at every radius: a row per `max_shift`."""
         curve = self._first_curve()
         frame = pd.DataFrame([vars(score) for score in curve.values()], index=list(curve))
         return frame.rename_axis("max_shift").reset_index()
@@ -115,16 +115,16 @@ class Evaluation:
         return self.record.to_frame()
 
     def plot(self) -> Figure:
-        """The adversarial curves, with their intervals."""
+        """Draw the adversarial curves with their intervals."""
         from shiftbench.report.plots import curves_figure
 
         return curves_figure([self.record])
 
     def save(self, folder: Path | str) -> Path:
-        """Writes a record that tables, figures and comparisons read; returns its folder.
+        """Write a record that tables, figures and comparisons read, and return its folder.
 
         Args:
-            folder: Folder of records; this one goes to `<model>--<data>` below it.
+            folder: Folder of records; this one is written to `<model>--<data>` below it.
         """
         record = self.record
         place = record_folder(Path(folder), record.model.name, record.data.name)
@@ -190,12 +190,13 @@ def evaluate(
     name: str = "model",
     data: str = "images",
 ) -> Evaluation:
-    """Measures how a model's predictions hold when the camera moves.
+    """Measure how much the predictions of a model change under shifts.
 
     Args:
         model: Anything that maps normalized images (B, C, H, W) to logits (B, classes); a tuple, a
-            dict or an object that holds them is unpacked. A module is used in eval mode and handed
-            back in the mode it came in.
+            dict or an object that contains them is unpacked. A module is evaluated in eval mode;
+                its
+            mode is restored afterwards.
         images: A floating-point tensor or array (N, C, H, W), normalized as the model expects, with
             `labels`; or, without `labels`, a loader or data set of (image, label) pairs, batched or
             single.
@@ -204,27 +205,27 @@ def evaluate(
             `shiftbench.ATTACKS`.
         max_shift: The radius of the grid, in steps. Default: that of the attack, 6.
         step: Pixels between neighboring offsets, if not the attack's own.
-        view: Height and width of what the model sees: the center of the images. By default as large
-            as possible: for `crop` and `bilinear` the images less the pixels the grid needs around
-            the view (6 on each side for crops up to 6), otherwise the whole images. Give the size
-            (say 224, of images of 256) when the model insists on one.
+        view: Height and width of the center of the images that the model takes. By default as large
+            as possible: for `crop` and `bilinear` the images without the margin of the grid (6 px
+            on each side for crops up to 6 px), otherwise the entire images. Pass the size (224 of
+            images of 256 px) if the model needs a fixed one.
         scale: Pixels of the images per pixel of offsets: 2 for a model with `align`, whose view has
             twice the resolution of its network.
         full_grid: Predict every offset, also after an image's first misclassified one.
-        consistency: Kinds of random shift to compare with: `integer`, `half`, `crop` (two crops of
+        consistency: Random shifts to compare with: `integer`, `half`, `crop` (two crops of
             the given images); empty for none.
         consistency_samples: Random shifts per image.
         metrics: Further metrics, as `shiftbench list metrics` names them.
         keys: A name per image; default: its number. Random shifts follow from the pixels instead.
-        seed: Another seed, other random shifts.
-        batch_size: How many images the model sees at once; no result depends on it.
-        device: Where the images go; by default where the module's parameters are.
+        seed: Seed of random shifts.
+        batch_size: Images per forward pass; does not affect results.
+        device: Device of the images; by default that of the module's parameters.
         precision: `fp32`, `tf32`, `bf16` or `fp16` arithmetic of the forward pass.
         checkpoint: Weights to load into the module first: a file, or a folder that training
             exported. The module contains them afterwards.
         strip_prefix: Part of the checkpoint's keys to remove.
-        name: What a saved record calls the model.
-        data: What a saved record calls the images.
+        name: Name of the model in a saved record.
+        data: Name of the data in a saved record.
 
     Raises:
         UsageError: An unknown name, or a grid too wide for the images.
@@ -320,7 +321,7 @@ def _load_checkpoint(model: Network, checkpoint: Path, strip_prefix: str | None)
 
 
 def _warn_of_smaller_view(images: Tensor, shown: Tensor, settings: Settings) -> None:
-    """Warn if the default view is smaller than the images, which changes what the model sees."""
+    """Warn if the default view is smaller than the images, which changes the input of the model."""
     (height, width), (rows, columns) = images.shape[-2:], shown.shape[-2:]
     if (rows, columns) != (height, width):
         margin = (height - rows) // 2
@@ -343,7 +344,7 @@ def _listed(names: str | Sequence[str]) -> list[str]:
 
 
 def _keys(given: Sequence[str] | None, done: int, count: int) -> tuple[str, ...]:
-    """The names of the next images."""
+    """Return the names of the next images."""
     names = range(done, done + count) if given is None else given[done : done + count]
     if len(names) < count:
         raise DataError(f"expected a key per image, got only {len(given or ())}")
@@ -360,7 +361,7 @@ def _loaded(model: Network, images: Tensor) -> Model:
     try:
         return Model(model, preprocessing, name=name, images=images[:CHECKED])
     except ModelError as error:
-        if error.__cause__ is None:  # it ran, and its outputs are not logits
+        if error.__cause__ is None:  # the model ran, and its outputs are not logits
             raise
         raise ModelError(
             f"{name} failed on images of {height}x{width} px: {first_line(error.__cause__)}. If it "
@@ -370,11 +371,11 @@ def _loaded(model: Network, images: Tensor) -> Model:
 
 @contextmanager
 def _eval_mode(model: Network) -> Iterator[Tensor | None]:
-    """Puts a module into eval mode for a while; yields one of its parameters, if it has any."""
+    """Put a module into eval mode in this context; yield one of its parameters, if any."""
     if not isinstance(model, nn.Module):
         yield None
         return
-    # Part by part: a module in training may hold frozen parts that are in eval mode already.
+    # Per submodule: a module in training may contain frozen submodules in eval mode.
     training = [part for part in model.modules() if part.training]
     model.eval()
     try:
@@ -389,7 +390,7 @@ def _center(
     settings: Settings,
     view: int | tuple[int, int] | None,
 ) -> tuple[Box, int]:
-    """Where the view stands in the images, and the margin that it has on every side."""
+    """Return the box of the view in the images, and its margin on every side."""
     height, width = images.shape[-2:]
     side = min(height, width)
     # Random crops use the margin that the other metrics need.
@@ -412,8 +413,8 @@ def _center(
         ]
         raise UsageError(
             f"attack {' and '.join(attacks)} needs {needed} pixels around the view, but images of "
-            f"{height}x{width} do not hold a view of {rows}x{columns} with them. Choose a smaller "
-            "max_shift, a smaller view, or larger or padded images"
+            f"{height}x{width} are too small for a view of {rows}x{columns} with them. Choose a "
+            "smaller max_shift, a smaller view, or larger or padded images"
         )
     return ((height - rows) // 2, (width - columns) // 2, rows, columns), margin
 
@@ -427,7 +428,7 @@ Images = tuple[Tensor, NDArray[np.int64]]  # images (B, C, H, W) and their label
 
 
 def _batches(images: Tensor | NDArray[Any] | Iterable[Any], labels: Any = None) -> Iterator[Images]:
-    """Yields checked batches from a tensor with labels, or from (image, label) pairs without."""
+    """Yield checked batches from a tensor with labels, or from (image, label) pairs without."""
     if isinstance(images, Tensor | np.ndarray):
         if labels is None:
             raise UsageError("images came without labels. Pass labels, one class index per image")
@@ -480,13 +481,13 @@ def _batch(images: Tensor | NDArray[Any], labels: Any) -> Images:
     view_size(tensor, margin=0)
     if classes.is_floating_point() or classes.is_complex() or classes.ndim != 1:
         raise DataError(
-            f"expected one whole number per image as labels, got {classes.dtype} of shape "
+            f"expected one integer per image as labels, got {classes.dtype} of shape "
             f"{tuple(classes.shape)}. Pass class indices"
         )
     if len(classes) != len(tensor):
         raise DataError(
             f"expected as many labels as images, got {len(classes)} labels for {len(tensor)} "
-            "images. Check how they were paired"
+            "images. Pair each image with one label"
         )
     return tensor, classes.cpu().numpy().astype(np.int64)
 
@@ -494,7 +495,7 @@ def _batch(images: Tensor | NDArray[Any], labels: Any) -> Images:
 def _parts(
     stream: Iterable[Images], size: int, like: Tensor | None, device: torch.device | str | None
 ) -> Iterator[Images]:
-    """Joins and cuts batches into ones of nearly `size` images, all of one shape, on the device."""
+    """Regroup batches to nearly `size` images of one shape, on the device."""
     held: list[Images] = []
     shape = None
     for images, labels in stream:
