@@ -87,7 +87,7 @@ class Tables:
         self._row = {key: row for row, key in enumerate(self.keys)}
 
     def add(self, keys: Iterable[str]) -> None:
-        """Append the images that are not there yet."""
+        """Append the images that are missing."""
         new = [key for key in dict.fromkeys(keys) if key not in self._row]
         self._row |= {key: len(self.keys) + i for i, key in enumerate(new)}
         self.keys += new

@@ -54,7 +54,7 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; whatever libraries print goes to stderr."""
+        """Run the command; output of libraries goes to stderr."""
         with render.reserved_stdout():
             return super().invoke(ctx)
 

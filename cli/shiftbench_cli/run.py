@@ -33,7 +33,7 @@ OF_ONE_RUN = ("name", "checkpoint", "strip_prefix", "split", "class_map")
 def _batch_size(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
     """Read a number, or None for `auto`."""
     if value != "auto" and (not value.isdecimal() or int(value) < 1):
-        raise click.BadParameter(f"expected auto or a whole number of 1 or more, got {value!r}")
+        raise click.BadParameter(f"expected auto or an integer of 1 or more, got {value!r}")
     return None if value == "auto" else int(value)
 
 

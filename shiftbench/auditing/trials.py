@@ -121,7 +121,9 @@ def repair(
     images_of = Images.load(classifier, dataset, 1)
     chosen = [*(remedies or _all_remedies(images_of.margin))]
     scale = max(_scale(text) for text in chosen)
-    if classifier.preprocessing.interpolation not in FILTERS:  # align is refused by name
+    if (
+        classifier.preprocessing.interpolation not in FILTERS
+    ):  # align raises an error that names the filter
         scale = 1
     return try_remedies(
         classifier.layers,

@@ -72,7 +72,7 @@ class Metric(ABC):
         """List the views of columns 1 and up; random views follow from the image's identifier."""
 
     def needed(self, cells: Cells) -> NDArray[np.bool_]:
-        """Return a mask of the cells to predict next, whatever the others turn out to be."""
+        """Return a mask of the cells to predict next, independent of the others."""
         return ~cells.known
 
     @abstractmethod

@@ -147,7 +147,6 @@ class Consistency(Metric):
 
     @override
     def outcomes(self, cells: Cells) -> Outcomes:
-        """The fraction of an image's draws that agree, and their mean change of probability."""
         second = slice(self.draws.per_draw, None, self.draws.per_draw)
         first = slice(0, 1) if self.draws.per_draw == 1 else slice(1, None, 2)
         same = cells.classes[:, first] == cells.classes[:, second]

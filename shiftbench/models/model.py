@@ -93,7 +93,7 @@ class Model(ShownNetwork):
         self.num_classes = int(logits.shape[1])
         self.parameter_count = parameters or sum(p.numel() for p in self.parameters())
         identity = identity or Identity()
-        spread = -(-self.num_classes // PROBED_LOGITS)  # every so many-th class
+        spread = -(-self.num_classes // PROBED_LOGITS)  # every n-th class
         self.identity = replace(
             identity,
             weights=identity.weights or state_dict_digest(self.state_dict()),

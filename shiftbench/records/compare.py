@@ -12,7 +12,7 @@ from shiftbench.statistics import PairedComparison, Score, compare_paired, mean_
 
 # Names of the images. Images are joined by identifier, so their names need not agree.
 IMAGES = ("data", "split", "images")
-SCALE_TOLERANCE = 0.03  # relative: the paper's resize is rounded to whole pixels
+SCALE_TOLERANCE = 0.03  # relative: the paper's resize is rounded to integer pixels
 
 
 @dataclass(frozen=True)

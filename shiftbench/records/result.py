@@ -1,8 +1,8 @@
-"""Results: what was requested of a model on a data set, and the scores that follow.
+"""Results: requests for a model on a data set, and their scores.
 
 A record is one folder, `<model>--<data>/`, with `tables/*.parquet` (the predictions) and
 `record.json`, which is derived from them. Files are written to a temporary name and renamed, so a
-reader never sees half a file.
+reader never reads a partial file.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class DataInfo:
 
     @property
     def geometry_text(self) -> str:
-        """How images become views, for people: "resized to 256 px, view 224 px, ..."."""
+        """Geometry as text, for example "resized to 256 px, view 224 px, ..."."""
         cut = self.geometry
         if cut["crop"] == "given":  # images in memory
             return f"view {cut['view']} of {cut['resize']} px, margin {cut['margin']} px"

@@ -73,7 +73,7 @@ def memory_format(module: nn.Module) -> torch.memory_format:
     """Return channels last for networks that are mostly convolutions.
 
     EfficientNet-Lite0 is a quarter faster that way on one CPU core; networks of linear layers gain
-    nothing. The rule is fixed, so that every run rounds alike.
+    nothing. The rule is fixed, so that every run rounds in the same way.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
     convolved = sum(p.numel() for layer in layers for p in layer.parameters(recurse=False))
@@ -367,7 +367,7 @@ def predict_tables(
         network: Maps normalized images to logits, on the device of the canvas.
         canvas: (B, C, H + 2 margin, W + 2 margin), normalized.
         labels: One class index per image.
-        metrics: What to measure.
+        metrics: Metrics to predict.
         keys: A name per image, from which its random views follow; default: its number.
         margin: Pixels around the view, on each side.
         scale: Pixels of the canvas per pixel of offsets.

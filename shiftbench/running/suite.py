@@ -279,7 +279,7 @@ def _located_name(text: str, root: Path) -> str:
 
 
 Built = TypeVar("Built", RunSpec, AttackSpec)
-WORDS = {int: "a whole number", bool: "true or false", str: "a text", Path: "a path"}
+WORDS = {int: "an integer", bool: "true or false", str: "a text", Path: "a path"}
 
 
 def _build(kind: type[Built], values: Mapping[str, Any]) -> Built:

@@ -187,7 +187,7 @@ def predict_again(
     Near ties of the new predictions are excused; the record's own note of them is a claim too.
 
     Args:
-        record: What is claimed.
+        record: The record to check.
         model: The model of the record.
         dataset: The data of the record, the whole split.
         images: Number of images.

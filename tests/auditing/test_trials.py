@@ -34,7 +34,7 @@ def nets() -> tuple[nn.Module, nn.Module]:
     return plain, Constant(plain).eval()
 
 
-def test_what_all_classes_share_is_no_part_of_a_change() -> None:
+def test_try_remedies_change_ignores_constant_added_to_all_classes() -> None:
     plain, lifted = (
         try_remedies(net, IMAGES, ["aps", "vote", "canonical"], labeled=False) for net in nets()
     )
@@ -42,7 +42,7 @@ def test_what_all_classes_share_is_no_part_of_a_change() -> None:
         assert (a.whole, a.half) == pytest.approx((b.whole, b.half), rel=1e-6, abs=1e-9)
 
 
-def test_nor_of_the_logits_of_an_audit() -> None:
+def test_audit_logits_ignore_constant_added_to_all_classes() -> None:
     plain, lifted = (audit(net, PIXELS).whole for net in nets())
     assert plain.accumulated == pytest.approx(lifted.accumulated, rel=1e-6)
 

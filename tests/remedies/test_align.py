@@ -145,7 +145,7 @@ def test_align_crop_has_zero_phase() -> None:
 
 
 @pytest.mark.parametrize("scale", [1, 2])
-def test_place_follows_whole_pixels_exactly(scale: int) -> None:
+def test_place_follows_integer_shifts_exactly(scale: int) -> None:
     align = Align(96, scale=scale, mean=MEAN, std=STD)
     wide = Align(102, scale=scale)
     starts = torch.tensor([[15.0, 14.2], [12.6, 15.8], [10.3, 12.0], [13.1, 11.4]])

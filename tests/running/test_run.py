@@ -226,7 +226,7 @@ def test_requests_that_cannot_run_raise(bench: Bench, tmp_path: Path) -> None:
         Settings(limit=0)
     with pytest.raises(UsageError, match="expected a step"):
         make_job(model, images, Settings(step="wide"))
-    with pytest.raises(UsageError, match="whole pixels"):
+    with pytest.raises(UsageError, match="integer pixels"):
         run(model, images, Settings(attacks=("crop",), step="1/2"), tmp_path, execution=CPU)
     for device in ("cuda:99", "tpu", "what"):
         with pytest.raises(UsageError, match=r"device|GPU"):

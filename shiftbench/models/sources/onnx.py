@@ -151,7 +151,7 @@ class OnnxNetwork(nn.Module):
                 self.model if isinstance(self.model, bytes) else str(self.model),
                 options,
                 providers=providers,
-                # On a CPU the fused operator is several times slower than the norm by itself.
+                # On a CPU the fused operator is several times slower than the norm alone.
                 disabled_optimizers=["SkipLayerNormFusion"],
             )
         except Exception as error:  # of many types, none of them public

@@ -1,4 +1,4 @@
-"""`FILE.pt2`: a network exported by `torch.export`, by `shiftbench export` or by hand.
+"""`FILE.pt2`: a network exported by `torch.export`, by `shiftbench export` or by the user.
 
 The preprocessing is in an extra file of the archive, or in the options as for TorchScript.
 """

@@ -106,7 +106,7 @@ def encode_classes(
 
 
 def class_words(text: str, names: Sequence[str]) -> list[str]:
-    """Return the word for each class in a prompt: wnids in words, the first of synonyms.
+    """Return the word for each class in a prompt: wnids as text, the first of synonyms.
 
     >>> class_words("zeroshot:x", ("n01440764", "sea_lion"))
     ['tench', 'sea lion']
