@@ -2,7 +2,7 @@
 
 A remedy is written by its name, some with numbers: ``circular``, ``blurpool:3``. Several are joined
 by ``+``. Layer remedies change the layers of a network; input remedies change the images that any
-callable is given. The table needs no torch. The file of a remedy's name contains its function:
+callable receives. The table needs no torch. The file of a remedy's name contains its function:
 ``apply(context, *numbers)`` of a layer remedy, ``build(*numbers)`` of an input remedy.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from aft_models.errors import AftModelsError, unknown
 
-# What a remedy decides. At most one remedy of each group applies, in this order.
+# Effect of a remedy. At most one remedy of each group applies, in this order.
 GROUPS = {
     "padding": "how feature maps are padded",
     "sampling": "how layers sub-sample",

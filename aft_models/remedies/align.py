@@ -111,8 +111,8 @@ class Align(CropResize, InputRemedy):
     Args:
         size: Input size of the network (pixels), ``S`` or ``(height, width)``.
         margin: Margin of the view on each side (network pixels).
-        scale: Camera pixels per network pixel. At scale 1 positions are whole pixels, and crops
-            are exact.
+        scale: Camera pixels per network pixel. At scale 1 positions are integers, and crops are
+            exact.
         interpolation: Filter of the model's preprocessing, ``"bilinear"`` or ``"bicubic"``.
         mean: Mean that normalization subtracts from each channel.
         std: Standard deviation that normalization divides each channel by.

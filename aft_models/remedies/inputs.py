@@ -63,7 +63,7 @@ def build_inputs(specs: Sequence[RemedySpec], network: Preprocessing) -> tuple[I
 
 
 def unbound(spec: RemedySpec) -> InputRemedy:
-    """Build an input remedy that states its margin and scale and knows no network yet."""
+    """Build an input remedy that states its margin and scale and has no network yet."""
     remedy: InputRemedy = spec.remedy.load()(*spec.numbers)
     return remedy
 
