@@ -205,7 +205,7 @@ def test_evaluate_draws_follow_from_the_pixels(model: nn.Sequential, labels: Ten
         ({"max_shift": 8}, UsageError, "needs 8 pixels around the view, but images of 16x16"),
         ({"view": 14}, UsageError, "needs 2 pixels .* view of 14x14"),
         ({"view": 0}, UsageError, "are too small for a view of 0x0"),
-        ({"attack": "crop", "step": 0.5}, UsageError, "integer pixels"),
+        ({"attack": "crop", "step": 0.5}, UsageError, "integer offset"),
         ({"batch_size": 0}, UsageError, "batch size"),
         ({"attack": "integer", "consistency": ["crop"]}, UsageError, "larger than the view"),
         ({"keys": ["one"]}, DataError, "key per image, got only 1"),

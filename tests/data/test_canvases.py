@@ -101,7 +101,7 @@ class Deadly(ImageSet):
 
 def test_canvases_killed_worker_raises_one_line() -> None:
     data = Deadly("deadly", "test", ("a", "b"), (0, 0), ("0",))
-    with pytest.raises(DataError, match=r"loading process died.*fewer --workers than 1"):
+    with pytest.raises(DataError, match=r"loading process ended.*fewer --workers than 1"):
         list(canvas_batches(data, GEOMETRY, workers=1))
 
 

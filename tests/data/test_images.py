@@ -65,7 +65,7 @@ def test_read_image_unreadable_file_raises_with_name(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=key) as caught:
             data[index]
         assert "\n" not in str(caught.value)
-        assert ("floating-point pixels" in str(caught.value)) == key.endswith(".tif")
+        assert ("floating-point image" in str(caught.value)) == key.endswith(".tif")
 
 
 def test_images_of_other_formats_are_left_out_with_warning(
