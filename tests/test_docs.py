@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
-LARGEST = 200_000  # bytes of a notebook: figures are small, tables are short
+LARGEST = 200_000  # bytes of a notebook: pictures are small, tables are short
 
 
 def run(*words: str | Path) -> None:

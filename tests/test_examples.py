@@ -1,4 +1,4 @@
-"""Every public name of the packages has an example, which pytest runs."""
+"""Every public name has an example in its docstring, which pytest runs."""
 
 import inspect
 
@@ -17,14 +17,14 @@ PUBLIC = [
 
 
 @pytest.mark.parametrize(("module", "name"), PUBLIC, ids=[name for _, name in PUBLIC])
-def test_public_object_has_an_example(module: object, name: str) -> None:
+def test_public_name_has_an_example(module: object, name: str) -> None:
     entry = getattr(module, name)
     written = inspect.getdoc(entry) or ""
     if inspect.isclass(entry):
         members = [m for k, m in vars(entry).items() if not k.startswith("_") and callable(m)]
         written += "".join(inspect.getdoc(member) or "" for member in members)
     if getattr(entry, "_is_protocol", False) or issubclass_of_error(entry):
-        return  # an interface or an error: nothing to call
+        return  # a protocol or an error: nothing to call
     assert ">>>" in written, f"{name} has no example in its docstring"
 
 

@@ -1,4 +1,4 @@
-"""Statements of docs/repair.md about the families of timm and torchvision."""
+"""The families of timm and torchvision that docs/reference/remedies.md lists are exact."""
 
 from __future__ import annotations
 
