@@ -2,9 +2,9 @@
 
 An up-sampled image consists of ``up * up`` phases. Each phase is the image shifted by a fraction of
 a pixel. The operation applies a pointwise function to every phase and shifts each result back with
-the transposed matrix (derivation: ``docs/alias-free.md``). This requires only products with ``n x
-n`` matrices. The fine grid is never formed. The backward pass saves the input alone and recomputes
-the rest.
+the transposed matrix. This requires only products with ``n x n`` matrices (see the page alias-free
+of the documentation). The fine grid is never formed. The backward pass saves the input alone and
+recomputes the rest.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def show_image(path: Path, *, offsets: Mapping[str, Offset], view: int = 224) ->
 
     The image is cut as in the protocol: its shorter side is resized to view * 256 / 224. The panel
     below the original is the half-pixel sinc shift minus the bilinear shift at the same offset. The
-    sinc shift treats the view as one period of a periodic image, so it rings at opposite borders
+    sinc shift assumes that the view is one period of an image, so it rings at opposite borders
     that differ and at sharp edges.
 
     Args:
@@ -136,5 +136,5 @@ def show_image(path: Path, *, offsets: Mapping[str, Offset], view: int = 224) ->
 
 
 def reach(offset: Offset) -> int:
-    """Return the largest component of an offset, rounded up to whole pixels."""
+    """Return the largest component of an offset, rounded up to an integer (pixels)."""
     return math.ceil(max(abs(offset.dy), abs(offset.dx)))

@@ -75,5 +75,5 @@ def test_show_bad_input_raises(photo: Path, tmp_path: Path) -> None:
         show_image(text, offsets=DEFAULT_OFFSETS)
     with pytest.raises(UsageError, match=r"expected offsets up to 16 px .* got 99 px"):
         show_image(photo, offsets={"crop": Offset(99, 0)})
-    with pytest.raises(UsageError, match="whole pixels"):
+    with pytest.raises(UsageError, match="integer offset"):
         show_image(photo, offsets={"crop": Offset(0.5, 0)})
