@@ -21,6 +21,7 @@ from shiftbench.metrics.base import kind_of, read_cells, remaining_passes, score
 from shiftbench.metrics.consistency import DRAWS, Consistency
 from shiftbench.running.job import Settings
 from shiftbench.running.predict import predict_tables
+from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS, SHIFTS
 from shiftbench.tables import Tables
 
