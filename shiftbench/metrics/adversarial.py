@@ -76,7 +76,7 @@ class Adversarial(Metric):
 
     @override
     def needed(self, cells: Cells) -> NDArray[np.bool_]:
-        """Select of each image the first unknown offset before its first misclassified one."""
+        """Select the first unknown offset before the first misclassified one, for each image."""
         if self.full_grid:
             return ~cells.known
         unknown = ~cells.known & ~np.logical_or.accumulate(cells.wrong, axis=1)
@@ -85,9 +85,9 @@ class Adversarial(Metric):
 
     @override
     def outcomes(self, cells: Cells) -> Outcomes:
-        """For every ring, 1 where an image is correct at every offset up to it.
+        """Set 1 for the images that are correct at every offset up to a ring, for every ring.
 
-        A full grid also has the fraction of offsets at which an image is correct (`average`).
+        A full grid adds `average`: the fraction of offsets at which an image is correct.
         """
         wrong = np.logical_or.accumulate(cells.wrong, axis=1)
         known = np.logical_and.accumulate(cells.known, axis=1)

@@ -28,7 +28,7 @@ class Agreement(Metric):
     """Fraction of images whose first K random views have one class (agreement:K[:roll])."""
 
     count: int  # K
-    kind: str  # how consistency draws the views: "crop" or "integer"
+    kind: str  # distribution of the views: "crop" or "integer"
     span: int  # in pixels
     seed: int = 0
 

@@ -114,7 +114,7 @@ def read_cells(tables: Tables, metric: Metric, keys: Sequence[str]) -> Cells:
 
 
 def score_names(metric: Metric) -> list[ScoreName]:
-    """List the scores of a metric, which are known before any image is."""
+    """List the scores of a metric; no image is needed."""
     return list(metric.outcomes(read_cells(Tables(), metric, ())))
 
 
