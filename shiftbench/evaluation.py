@@ -194,9 +194,8 @@ def evaluate(
 
     Args:
         model: Anything that maps normalized images (B, C, H, W) to logits (B, classes); a tuple, a
-            dict or an object that contains them is unpacked. A module is evaluated in eval mode;
-                its
-            mode is restored afterwards.
+            dict or an object that contains them is unpacked. A module is evaluated in eval mode,
+            and its mode is restored afterwards.
         images: A floating-point tensor or array (N, C, H, W), normalized as the model expects, with
             `labels`; or, without `labels`, a loader or data set of (image, label) pairs, batched or
             single.
