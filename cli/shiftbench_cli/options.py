@@ -13,6 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
+from typing_extensions import override
 
 from shiftbench_cli import render
 
@@ -34,6 +35,7 @@ class Option(click.Option):
         super().__init__(*args, **kwargs)
         self.group, self.advanced = group, advanced
 
+    @override
     def get_help_extra(self, ctx: click.Context) -> Any:
         """Leave out the range of numbers."""
         extra = super().get_help_extra(ctx)
@@ -48,16 +50,19 @@ class Command(click.Command):
         r"""Keep the line breaks of paragraphs that begin with `\b` in a raw docstring."""
         super().__init__(name, help=help and help.replace("\\b\n", "\b\n"), **settings)
 
+    @override
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments and keep them, for commands that start other processes."""
         ctx.meta["words"] = list(args)
         return super().parse_args(ctx, args)
 
+    @override
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; output of libraries goes to stderr."""
         with render.reserved_stdout():
             return super().invoke(ctx)
 
+    @override
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Add `--help-all` where an option is advanced."""
         params = super().get_params(ctx)
@@ -155,8 +160,8 @@ def is_typed(ctx: click.Context, name: str) -> bool:
 class Choice(click.Choice[str]):
     """A fixed set of names; the error for another name proposes a close one."""
 
+    @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name."""
         if value in self.choices:
             return str(value)
         close = difflib.get_close_matches(str(value), self.choices, n=1)

@@ -38,7 +38,7 @@ def command(
     explain: bool,
     kind: str,
 ) -> None:
-    """Compare remedies on a model: what each changes, costs and gains.
+    """Compare remedies on a model: changes, cost and gain of each.
 
     Nothing is trained, and the model is not modified. Change: relative change of the centered
     logits under a cyclic shift of 1 px and 1/2 px (empty for align, whose view is wider). Cost: CPU

@@ -261,7 +261,7 @@ def command(
             words = [word for word in ctx.meta["words"] if word != "--fresh"]
             codes, printed = run_shards(words, shard.split(nproc), progress)
             code, fresh = max(0, *codes), False
-            if code:  # what failed in one process would fail here as well
+            if code:  # the same error would occur in this process
                 execution = replace(execution, shard=NO_IMAGES)
         try:
             results, errors = _evaluate(
