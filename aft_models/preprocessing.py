@@ -126,7 +126,7 @@ def square(size: int | Sequence[int]) -> int:
     sides = [size] if isinstance(size, int) else list(size)[-2:]
     if not all(isinstance(side, int) for side in sides) or len(set(sides)) != 1 or sides[0] <= 0:
         raise AftModelsError(
-            f"expected square images, got {tuple(sides)} pixels: pass square images to the model "
+            f"expected square images, got {tuple(sides)} pixels. Pass square images to the model "
             "and resize them inside it (FILE.py)"
         )
     return int(sides[0])

@@ -176,11 +176,11 @@ def in_order(specs: Iterable[RemedySpec]) -> tuple[RemedySpec, ...]:
     ordered = sorted(specs, key=lambda spec: groups.index(spec.remedy.group))
     for first, second in pairwise(ordered):
         if first.remedy is second.remedy:
-            raise AftModelsError(f"{first.remedy.name} is given twice: leave one out")
+            raise AftModelsError(f"{first.remedy.name} is given twice. Leave one out")
         if first.remedy.group == second.remedy.group:
             raise AftModelsError(
                 f"{first} and {second} contradict each other, since both decide "
-                f"{GROUPS[first.remedy.group]}: choose one"
+                f"{GROUPS[first.remedy.group]}. Choose one"
             )
     return tuple(ordered)
 
@@ -198,7 +198,7 @@ def _parse_one(text: str) -> RemedySpec:
     if len(written) > len(remedy.numbers):
         count = len(remedy.numbers) or "no"
         raise AftModelsError(
-            f"{name} takes {count} number{'s' * (count != 1)}, got {text!r}: write {name!r}"
+            f"{name} takes {count} number{'s' * (count != 1)}, got {text!r}. Write {name!r}"
         )
     numbers = [number.default for number in remedy.numbers]
     for i, (number, word) in enumerate(zip(remedy.numbers, written, strict=False)):
@@ -206,7 +206,7 @@ def _parse_one(text: str) -> RemedySpec:
         if not number.lowest <= value <= number.highest:
             raise AftModelsError(
                 f"{name} takes {number.meaning}, {number.lowest} to {number.highest}, got "
-                f"{word!r}: write for example '{name}:{number.default}'"
+                f"{word!r}. Write for example '{name}:{number.default}'"
             )
         numbers[i] = value
     return RemedySpec(remedy, tuple(numbers))

@@ -35,7 +35,7 @@ _PIXELWISE = ("RMSNorm", "RmsNorm", "SimpleNorm", "LocalResponseNorm")
 class FineActivation(Repaired):
     """A pointwise function of a map, applied on a finer grid."""
 
-    up: int  # how much finer
+    up: int  # factor of the finer grid
     channels_last: bool  # (B, H, W, C) instead of (B, C, H, W)
     pointwise: Fused | None  # the function for the fast path, if it has one
 

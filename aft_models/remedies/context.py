@@ -94,7 +94,7 @@ class RepairContext:
             return
         if layer.sampler is not None:
             raise AftModelsError(
-                f"{name} is repaired with {layer.sampler.name} already: start from the original "
+                f"{name} is repaired with {layer.sampler.name} already. Start from the original "
                 "model"
             )
         layer.sampler = sampler

@@ -32,10 +32,10 @@ class SpectralSampler:
         if window.pointwise and window.unpadded:
             low = cut_spectrum(layer.extend(x, full=True), *outputs)
             return layer.slide_over(low, full=True)
-        on_torus = window.border == "circular" and all(
+        circular = window.border == "circular" and all(
             n == m * s for n, m, s in zip(size, outputs, window.stride, strict=True)
         )
-        if on_torus and window.kind == "conv" and not window.grouped:
+        if circular and window.kind == "conv" and not window.grouped:
             return layer.at_stride(cut_spectrum(x, *outputs, sample=False))
         return cut_spectrum(layer.at_every_pixel(x), *outputs)
 

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from aft_models.errors import AftModelsError
 from aft_models.preprocessing import Preprocessing
@@ -93,7 +94,7 @@ def show_all(
     if remedies and not (images.ndim == 4 and images.is_floating_point()):
         raise AftModelsError(
             f"expected floating-point images (B, C, H, W), got {images.dtype} "
-            f"{tuple(images.shape)}: convert them first"
+            f"{tuple(images.shape)}. Convert them first"
         )
     if size is not None:
         _require_size(remedies, images, size)
@@ -121,7 +122,7 @@ def _require_size(remedies: Sequence[InputRemedy], images: Tensor, size: int) ->
         known = f", or input_size={inner} to repair() if the network takes {inner} px"
         raise AftModelsError(
             f"expected images of {needed} x {needed} px (network {size} px, margin {margin} px, "
-            f"scale {scale}), got {height} x {width} px: pass images of {needed} px"
+            f"scale {scale}), got {height} x {width} px. Pass images of {needed} px"
             f"{known if inner > 0 else ''}"
         )
 
@@ -165,15 +166,17 @@ class ShownNetwork(nn.Module):
         shown, undo = show_all(self.remedies, images, self.network_size)
         return undo(self.network(shown))
 
+    @override
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the state dict of the network."""
         network = self.network
         return network.state_dict(*args, **kwargs) if isinstance(network, nn.Module) else {}
 
+    @override
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load a state dict of the network."""
         if not isinstance(self.network, nn.Module):
-            raise AftModelsError("cannot load weights: the wrapped callable is not a torch module")
+            raise AftModelsError(
+                "cannot load weights: the wrapped callable is not a torch module. Wrap a module"
+            )
         return self.network.load_state_dict(*args, **kwargs)
 
     def no_weight_decay(self) -> set[str]:

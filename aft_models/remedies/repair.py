@@ -56,7 +56,7 @@ def repair(
     """
     specs = parse_remedies(remedies)
     if not specs:
-        raise AftModelsError(f"no remedy given: choose from {', '.join(REMEDIES)}")
+        raise AftModelsError(f"no remedy given. Choose from {', '.join(REMEDIES)}")
     before = [spec for report in reports(model) for spec in parse_remedies(report.remedy)]
     every = in_order([*before, *specs])
     layers = [spec for spec in specs if not spec.remedy.input]
@@ -104,7 +104,7 @@ def require_layers(network: object, specs: Sequence[RemedySpec]) -> None:
     if not parts:
         raise AftModelsError(
             f"{join_remedies(specs)} needs the layers of a PyTorch network, got a "
-            f"{type(network).__name__} without any: use input remedies"
+            f"{type(network).__name__} without any. Use input remedies"
         )
 
 
@@ -135,7 +135,7 @@ def repair_layers(
             reasons = [f"{o.where}: {o.why}" for o in context.obstacles[:3]]
             missed = f". It cannot change {'; '.join(reasons)}" if reasons else ""
             raise AftModelsError(
-                f"{spec} finds nothing to change in {type(network).__name__}{missed}: leave it out"
+                f"{spec} finds nothing to change in {type(network).__name__}{missed}. Leave it out"
             )
         written.append(
             RepairReport(
@@ -156,7 +156,7 @@ def misfit_message(
     image: Tensor,
     failure: str,
 ) -> str:
-    """Word the error for a network that does not run after its repair."""
+    """Return the error message for a network that does not run after its repair."""
     places = dict.fromkeys(f"{o.why} ({o.where})" for r in written for o in r.unchanged)
     beyond = f", since no remedy changes {'; '.join(places)}" if places else ""
     return (

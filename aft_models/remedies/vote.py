@@ -39,7 +39,7 @@ class Vote(InputRemedy):
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise AftModelsError(
-                f"expected logits (B, classes) from the model for vote, got {got}: return the "
+                f"expected logits (B, classes) from the model for vote, got {got}. Return the "
                 "logits alone"
             )
         views = self.side**2

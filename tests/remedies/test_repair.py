@@ -494,7 +494,7 @@ def test_repair_keeps_batch_statistics_and_modes() -> None:
         ("blurpool:x", "2 to 7, got 'x'"),
         ("vote:", "vote takes the side of the grid of shifts, 2 to 15, got ''"),
         ("aps:2", "aps takes no numbers, got 'aps:2'"),
-        ("", "no remedy given: choose from "),
+        ("", "no remedy given. Choose from "),
         ("vote:3:4", "vote takes 1 number, got 'vote:3:4'"),
     ],
 )

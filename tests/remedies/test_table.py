@@ -232,7 +232,8 @@ def test_parse_remedies_two_of_one_group_raise() -> None:
         for second in REMEDIES.values():
             if first is second or first.group != second.group:
                 continue
-            with pytest.raises(AftModelsError, match=f"both decide {GROUPS[first.group]}: choose"):
+            message = rf"both decide {GROUPS[first.group]}\. Choose"
+            with pytest.raises(AftModelsError, match=message):
                 parse_remedies(f"{first.name}+{second.name}")
 
 
