@@ -77,7 +77,7 @@ def load_model(
             if not isinstance(built.network, nn.Module):
                 raise UsageError(
                     f"expected a PyTorch network for the weights of {weights.origin}, got a "
-                    f"{type(built.network).__name__} from {name.public_name()}: leave "
+                    f"{type(built.network).__name__} from {name.public_name()}. Leave "
                     "--checkpoint out"
                 )
             load_state(built.network, weights, strip_prefix)
@@ -137,7 +137,7 @@ def _find_weights(name: ModelName, checkpoint: str | Path | None) -> Weights | N
         return None
     if options:
         raise UsageError(
-            f"the card of {name.text} contains the settings of the model: leave "
+            f"the card of {name.text} contains the settings of the model. Leave "
             f"{', '.join(options)} out"
         )
     return read_carded(name.name)
@@ -149,7 +149,7 @@ def _network_name(name: ModelName, weights: Weights | None) -> ModelName:
         return name
     if weights.card is None:
         raise ModelError(
-            f"expected the weights of one model with their card in {name.name}: name the folder "
+            f"expected the weights of one model with their card in {name.name}. Name the folder "
             "that training exported"
         )
     if name.source == EXPORTED:  # the card names the network, and the remedies of its training
@@ -159,7 +159,7 @@ def _network_name(name: ModelName, weights: Weights | None) -> ModelName:
     ours, theirs = name.architecture, parse_model(weights.card.architecture).architecture
     if ours != theirs:
         raise ModelError(
-            f"expected weights of {ours}, got weights of {theirs} in {weights.origin}: name the "
+            f"expected weights of {ours}, got weights of {theirs} in {weights.origin}. Name the "
             f"network with --model {theirs}"
         )
     return name

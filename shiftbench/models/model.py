@@ -102,7 +102,7 @@ class Model(ShownNetwork):
         if class_names and len(class_names) != self.num_classes:
             raise ModelError(
                 f"expected a name for each of the {self.num_classes} classes of {name}, got "
-                f"{len(class_names)}: correct the list of class names"
+                f"{len(class_names)}. Correct the list of class names"
             )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class Model(ShownNetwork):
             return self.network
         raise UsageError(
             f"expected the layers of a PyTorch network for remedies, audits and training, got "
-            f"none from {self.name}: load the network with timm:, tv:, hf: or FILE.py"
+            f"none from {self.name}. Load the network with timm:, tv:, hf: or FILE.py"
         )
 
     @property
@@ -214,7 +214,7 @@ def read_logits(output: Any) -> Tensor:
         if len(matrices) > 1:
             raise ModelError(
                 f"expected logits from the model, got a dict with several candidates "
-                f"({', '.join(map(str, matrices))}): return them under the key 'logits'"
+                f"({', '.join(map(str, matrices))}). Return them under the key 'logits'"
             )
         found = next(iter(matrices.values()), output)
     elif isinstance(output, Mapping):
@@ -228,5 +228,5 @@ def read_logits(output: Any) -> Tensor:
         return found
     raise ModelError(
         f"expected logits of shape (batch, classes) from the model, got a "
-        f"{type(output).__name__}: return them from a FILE.py:FUNCTION"
+        f"{type(output).__name__}. Return them from a FILE.py:FUNCTION"
     )

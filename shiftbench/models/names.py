@@ -147,10 +147,10 @@ def _split_source(name: str, text: str) -> tuple[str, str]:
     if suffix == ".torchscript" or (suffix in WEIGHTS and _is_script(Path(name))):
         return "script", name
     if suffix == ".py":
-        raise UsageError(f"expected FILE.py:FUNCTION, got {text!r}: name the function to call")
+        raise UsageError(f"expected FILE.py:FUNCTION, got {text!r}. Name the function to call")
     if suffix in WEIGHTS:
         raise UsageError(
-            f"{text!r} contains weights but no network: name the network with --model, and give "
+            f"{text!r} contains weights but no network. Name the network with --model, and give "
             f"--checkpoint {name}"
         )
     if colon and not _exists(name):
@@ -172,7 +172,7 @@ def _options(pairs: list[str], text: str) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip().isidentifier():
             raise UsageError(
-                f"expected key=value after the comma in model {text!r}, got {pair!r}: add a value"
+                f"expected key=value after the comma in model {text!r}, got {pair!r}. Add a value"
             )
         options[key.strip()] = literal(value.strip())
     return options
@@ -186,7 +186,7 @@ def require_one_model(names: Iterable[str]) -> None:
     models = {parse_model(name).text for name in names}
     if len(models) != 1:
         raise UsageError(
-            f"expected one --model for the weights of --checkpoint, got {len(models)}: evaluate "
+            f"expected one --model for the weights of --checkpoint, got {len(models)}. Evaluate "
             "them one at a time"
         )
 
@@ -210,7 +210,7 @@ def parse_models(texts: Iterable[str]) -> list[ModelName]:
         ]
         if longer == names:
             raise UsageError(
-                f"two models are called {min(repeated)!r}: give each a name of its own, as in "
+                f"two models are called {min(repeated)!r}. Give each a name of its own, as in "
                 "--model first=FILE.py:build"
             )
         names = longer

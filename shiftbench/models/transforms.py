@@ -61,7 +61,7 @@ def read_preprocessing(
     raise ModelError(
         f"expected the preprocessing of {name} as a mapping such as "
         f'{{"input_size": 224, "mean": 0.5, "std": 0.5}}, or as a transform from a PIL image to a '
-        f"tensor, got a {type(value).__name__}: return one of them"
+        f"tensor, got a {type(value).__name__}. Return one of them"
     )
 
 
@@ -70,14 +70,14 @@ def _from_mapping(given: Mapping[str, Any], default: Preprocessing) -> Preproces
     if unknown:
         raise ModelError(
             f"expected the fields {', '.join(FIELDS)} of a preprocessing, got "
-            f"{', '.join(unknown)}: remove them"
+            f"{', '.join(unknown)}. Remove them"
         )
     read = default.at_size(square(given.get("input_size", default.size)))
     mean, std = (
         _per_channel(key, given.get(key, getattr(default, key))) for key in ("mean", "std")
     )
     if min(std) <= 0:
-        raise ModelError(f"expected std of each channel above 0, got {std}: correct it")
+        raise ModelError(f"expected std of each channel above 0, got {std}. Correct it")
     resize = read.resize
     if "crop_pct" in given:
         resize = cropped_from(read.size, float(given["crop_pct"]))
@@ -100,7 +100,7 @@ def _per_channel(key: str, value: float | Sequence[float]) -> tuple[float, ...]:
     except (TypeError, ValueError):
         numbers = []
     if len(numbers) not in (1, 3):
-        raise ModelError(f"expected {key} as one number or three, got {value!r}: correct it")
+        raise ModelError(f"expected {key} as one number or three, got {value!r}. Correct it")
     return tuple(numbers * 3 if len(numbers) == 1 else numbers)
 
 

@@ -119,7 +119,7 @@ def test_parse_model_file_endings() -> None:
     for text in ("models/net.onnx,input_size=96", "onnx:models/net.onnx,input_size=96"):
         spec = parse_model(text)
         assert (spec.source, spec.name, spec.text) == ("onnx", "models/net.onnx", text)
-    with pytest.raises(UsageError, match=r"name the network with --model, and give --checkpoint"):
+    with pytest.raises(UsageError, match=r"Name the network with --model, and give --checkpoint"):
         parse_model("runs/best.ckpt")
 
 

@@ -107,7 +107,7 @@ def test_transforms_of_libraries_give_equal_pixels(transform, size: tuple[int, i
         ("number", "expected a model from net.py:number .* got a int"),
         ("not_a_classifier", "is not a classifier: expected logits of shape"),
         ("plane", "unknown function of net.py 'plane'. Did you mean 'plain'"),
-        ("two", r"several candidates \(embedding, scores\): return them under the key 'logits'"),
+        ("two", r"several candidates \(embedding, scores\)\. Return them under the key 'logits'"),
     ],
 )
 def test_python_file_mistake_raises_in_one_line(function: str, words: str, file: Path) -> None:
