@@ -265,6 +265,6 @@ def _require_margin(
     ways = [*advice(available), "--pad reflect", f"--crop-pct {enough:g}"]
     raise UsageError(
         f"{' and '.join(who)} {'need' if len(who) > 1 else 'needs'} a margin of {margin} px, "
-        f"{resize} px{unresized} leave {available} around the view of {view} px: use "
+        f"{resize} px{unresized} leave {available} around the view of {view} px. Use "
         f"{', '.join(ways[:-1])} or {ways[-1]}"
     )

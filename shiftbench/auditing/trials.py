@@ -114,7 +114,7 @@ def repair(
     if isinstance(classifier, str):
         classifier = load_model(classifier, checkpoint=checkpoint, strip_prefix=strip_prefix)
     if classifier.identity.remedies:
-        raise UsageError(f"{classifier.name} has remedies already: give the model without them")
+        raise UsageError(f"{classifier.name} has remedies already. Give the model without them")
     dataset = load_dataset(data or "scenes", limit=images)
     if data is not None:
         dataset = relabeled(dataset, classifier.num_classes, classifier.class_names)

@@ -197,7 +197,7 @@ class Canvases:
             if "worker" not in str(error):
                 raise
             raise DataError(
-                "a data loading process ended, most often for lack of memory: use fewer "
+                "a data loading process ended, most often for lack of memory. Use fewer "
                 f"--workers than {self._workers}, or 0"
             ) from error
 

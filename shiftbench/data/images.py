@@ -36,10 +36,11 @@ class EncodedSet(ImageSet):
     def encoded(self, index: int) -> Path | BytesIO:
         """Return the file of an image, or its content."""
 
+    @override
     def image(self, index: int) -> Image.Image:
-        """Decode one image."""
         return read_image(self.encoded(index), self._name(index))
 
+    @override
     def load(self, index: int) -> tuple[Image.Image, int]:
         """Decode one image and digest its encoded bytes, which are read once."""
         source = self.encoded(index)
@@ -72,7 +73,7 @@ def read_image(source: Path | BytesIO, name: str = "") -> Image.Image:
             warnings.simplefilter("ignore")
             return to_rgb(file)
     except FileNotFoundError:
-        raise DataError(f"there is no image {name}: check the path") from None
+        raise DataError(f"there is no image {name}. Check the path") from None
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error...
         raise unreadable(name, error) from error
 
@@ -117,7 +118,7 @@ def warn_left_out(place: Path, names: Sequence[str]) -> None:
 def unreadable(name: str, error: Exception) -> DataError:
     """Build the error for an image that cannot be decoded."""
     return DataError(
-        f"cannot read image {name} ({first_line(error)}): replace the file, or skip such images "
+        f"cannot read image {name} ({first_line(error)}). Replace the file, or skip such images "
         "(--skip-bad)"
     )
 

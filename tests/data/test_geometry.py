@@ -54,7 +54,7 @@ def test_geometry_margin_of_images_of_input_size_needs_padding() -> None:
     with pytest.raises(UsageError) as caught:
         geometry_for(recipe(32), margin=6, finished=True, shift="attack 'crop' up to 6 px")
     message = str(caught.value)
-    assert "32 px, which are not resized, leave 0 around the view of 32 px: use --pad" in message
+    assert "32 px, which are not resized, leave 0 around the view of 32 px. Use --pad" in message
     padded = geometry_for(recipe(32), margin=6, finished=True, pad="reflect")
     fraction = message.split("--crop-pct ")[1]
     enlarged = geometry_for(recipe(32), margin=6, finished=True, crop_pct=fraction)
@@ -85,7 +85,7 @@ def test_squashed_canvas_contains_its_view() -> None:
     view = geometry_for(squash, crop_pct="model").canvas(image)
     assert torch.equal(canvas[:, 8:-8, 8:-8], view)
     whole = replace(squash, resize=64)
-    with pytest.raises(UsageError, match="64 px leave 0 around the view of 64 px: use --pad"):
+    with pytest.raises(UsageError, match=r"64 px leave 0 around the view of 64 px\. Use --pad"):
         geometry_for(whole, crop_pct="model", margin=1)
 
 

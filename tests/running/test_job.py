@@ -58,7 +58,7 @@ def test_make_job_margin_of_attack_and_remedy_too_large_raises_with_numbers(
         make_job(mean_model(Preprocessing(224), "align:12:1"), images, CROPS)
     assert str(caught.value) == (
         "crop (6 px) and align:12:1 need a margin of 18 px, 256 px leave 16 around the view of 224 "
-        "px: use --max-shift 4, align:10:1, --pad reflect or --crop-pct 0.861"
+        "px. Use --max-shift 4, align:10:1, --pad reflect or --crop-pct 0.861"
     )
 
 

@@ -97,7 +97,7 @@ def test_images_of_the_view_size_are_not_resized(tmp_path: Path) -> None:
     assert plan.geometry.resize == 32
     batch = next(load_ahead(plan, data.keys[:1], 1, plan.images()))
     assert np.array_equal(batch.canvas[0].permute(1, 2, 0).numpy(), np.asarray(data[0][0]))
-    with pytest.raises(UsageError, match=r"not resized, leave 0 .*: use --pad"):
+    with pytest.raises(UsageError, match=r"not resized, leave 0 .*. Use --pad"):
         make_job(red_or_blue(), data, Settings(attacks=("crop",)))
     assert make_job(red_or_blue(side=24), data, QUICK).geometry.resize == 27
 
