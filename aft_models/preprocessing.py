@@ -37,6 +37,8 @@ class Preprocessing:
     margin: int = 0  # pixels that input remedies need on each side, in network pixels
     scale: int = 1  # image pixels per network pixel that input remedies need
     states_resize: bool = False  # the user's own transform or mapping states `resize`
+    fill: tuple[float, ...] = (0.0, 0.0, 0.0)  # around whole images, levels of 255 per channel
+    centered: bool = False  # whole images are centered in the fill; False: in the upper left
 
     def __post_init__(self) -> None:
         from aft_models.errors import AftModelsError

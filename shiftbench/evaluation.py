@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from aft_models.checkpoint import load_state, read_weights
 from aft_models.errors import AftModelsError
 from aft_models.preprocessing import Preprocessing
-from shiftbench.data.base import ALL, content_digest
+from shiftbench.data.base import ALL, Target, content_digest
 from shiftbench.errors import DataError, ModelError, UsageError, first_line, no_images
 from shiftbench.geometry import Geometry
 from shiftbench.metrics.base import Request, plan_metrics
@@ -29,6 +29,7 @@ from shiftbench.models import Model
 from shiftbench.records.folder import record_folder, save_tables, write_record
 from shiftbench.records.result import SCHEMA, Result, derive_result
 from shiftbench.records.sections import DataInfo, ModelInfo
+from shiftbench.running.arrays import is_labeled_by_parts, measure_arrays, read_images
 from shiftbench.running.job import Settings, attack_names
 from shiftbench.running.predict import (
     CHECKED,
@@ -39,10 +40,11 @@ from shiftbench.running.predict import (
     measure,
 )
 from shiftbench.running.runner import FULL_BATCHES, describe_environment
-from shiftbench.scores import ACCURACY, ScoreName, curve_of, last_points
+from shiftbench.scores import ScoreName, curve_of, last_points
 from shiftbench.shifts.base import view_size, window
 from shiftbench.statistics import Score
 from shiftbench.tables import DIGEST, LABEL, Tables, identifier
+from shiftbench.tasks.detection import DETECTION
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,8 +85,8 @@ class Evaluation:
 
     @property
     def accuracy(self) -> Score:
-        """Clean accuracy."""
-        return self.scores[ACCURACY]
+        """Clean accuracy: of images, or of their objects or pixels."""
+        return next(iter(self.scores.values()))
 
     def adversarial_accuracy(self, s: int | None = None) -> Score:
         """Return the fraction of images that are correct at every offset up to ring `s`.
@@ -145,7 +147,7 @@ class Evaluation:
         words = [
             f"{name} {score.text()}%"
             for name, score in last_points(self.scores).items()
-            if name.family in ("accuracy", "adversarial")
+            if name.family in ("accuracy", "adversarial", "detected", "segmented")
         ]
         cut = self.record.data.geometry
         view = f"view {cut['view']} of {cut['resize']} px"
@@ -168,8 +170,8 @@ class Evaluation:
 
 def evaluate(
     model: Network,
-    images: Tensor | NDArray[np.floating] | Iterable[tuple[Tensor, ArrayLike]],
-    labels: ArrayLike | None = None,
+    images: Tensor | NDArray[np.floating] | Sequence[Tensor] | Iterable[tuple[Tensor, Any]],
+    labels: ArrayLike | Sequence[Mapping[str, Any]] | None = None,
     *,
     attack: str | Sequence[str] = "crop",
     max_shift: int | None = None,
@@ -185,6 +187,7 @@ def evaluate(
     batch_size: int = 64,
     device: torch.device | str | None = None,
     precision: str = "fp32",
+    score_threshold: float | None = None,
     checkpoint: str | Path | None = None,
     strip_prefix: str | None = None,
     name: str = "model",
@@ -199,7 +202,9 @@ def evaluate(
         images: A floating-point tensor or array (N, C, H, W), normalized as the model expects, with
             `labels`; or, without `labels`, a loader or data set of (image, label) pairs, batched or
             single.
-        labels: One class index per image.
+        labels: One class index per image. For a detector one dict with `boxes` (x1, y1, x2, y2 in
+            pixels of the image) and `labels` per image, for a segmenter one mask of class indices;
+            without them, rows are what the model predicts without a shift.
         attack: `integer`, `half`, `crop` or `bilinear`, several of them, or `all`; see
             `shiftbench.ATTACKS`.
         max_shift: The radius of the grid, in steps. Default: that of the attack, 6.
@@ -220,6 +225,7 @@ def evaluate(
         batch_size: Images per forward pass; does not affect results.
         device: Device of the images; by default that of the module's parameters.
         precision: `fp32`, `tf32`, `bf16` or `fp16` arithmetic of the forward pass.
+        score_threshold: Score from which a detection counts. Default: 0.5.
         checkpoint: Weights to load into the module first: a file, or a folder that training
             exported. The module contains them afterwards.
         strip_prefix: Part of the checkpoint's keys to remove.
@@ -254,10 +260,18 @@ def evaluate(
         consistency_samples=consistency_samples,
         seed=seed,
         precision=precision,
+        score_threshold=score_threshold,
     )
     device = None if device is None else choose_device(str(device))
     if checkpoint is not None:
         _load_checkpoint(model, Path(checkpoint), strip_prefix)
+    if (parts_model := _model_of_parts(model, images, labels, settings)) is not None:
+        items = read_images(images, labels)
+        names = _keys(keys, 0, len(items))
+        with _eval_mode(model):
+            return _evaluate_parts(
+                parts_model, items, settings, names, batch_size, device, (name, data)
+            )
     tables = Tables()
     with _eval_mode(model) as like:
         parts = _parts(_batches(images, labels), FULL_BATCHES * batch_size, like, device)
@@ -303,6 +317,94 @@ def evaluate(
         settings={"seed": seed, "precision": precision},
         environment=describe_environment(str(shown.device)),
     )
+    return Evaluation(record)
+
+
+def _model_of_parts(model: Network, images: Any, labels: Any, settings: Settings) -> Model | None:
+    """Wrap a detector or segmenter; None if labels or outputs are those of a classifier."""
+    if labels is not None and not is_labeled_by_parts(labels):
+        return None
+    if labels is None and not isinstance(images, Tensor | np.ndarray | list | tuple):
+        return None
+    first = next(iter(images), None)
+    if isinstance(first, tuple):
+        if not is_labeled_by_parts(first[1]):
+            return None
+        first = first[0]
+    if not isinstance(first, Tensor | np.ndarray) or first.ndim != 3:
+        return None
+    with _eval_mode(model) as like:
+        image = torch.as_tensor(first)[None]
+        image = image if like is None else image.to(like.device, like.dtype)
+        margin = _parts_margin(settings)
+        height, width = image.shape[-2:]
+        if min(height, width) <= 2 * margin:
+            raise UsageError(
+                f"expected images larger than {2 * margin} px for shifts up to {margin} px, got "
+                f"{height}x{width}. Choose a smaller max_shift"
+            )
+        loaded = _loaded(
+            model, window(image, margin, margin, height - 2 * margin, width - 2 * margin)
+        )
+    return loaded if loaded.task.has_parts else None
+
+
+def _parts_margin(settings: Settings) -> int:
+    """Return the pixels that shifts of detectors and segmenters need around the window."""
+    requests = settings.requests(Geometry(1, 1, 0, "none"), 1, DETECTION)
+    return max(request.metric.extent() for request in requests)
+
+
+def _evaluate_parts(
+    model: Model,
+    items: Sequence[tuple[Tensor, Target | None]],
+    settings: Settings,
+    keys: Sequence[str],
+    batch_size: int,
+    device: torch.device | str | None,
+    names: tuple[str, str],
+) -> Evaluation:
+    """Measure a detector or segmenter; `names` are those of the model and of the data."""
+    if not items:
+        raise no_images()
+    first = next(model.parameters(), None)
+    place = torch.device(device or ("cpu" if first is None else first.device))
+    threshold = settings.score_threshold or model.score_threshold
+    margin = _parts_margin(settings)
+    for text in settings.metrics:
+        model.task.require_metric(text)
+    labeled = items[0][1] is not None
+    requests = settings.requests(Geometry(1, 1, 0, "none"), len(items), model.task)
+    predictor = Predictor(model, place, model.name, settings.precision, batch_size, task=model.task)
+    planned = [request.metric for request in requests]
+    tables = measure_arrays(
+        model,
+        items,
+        planned,
+        keys=keys,
+        margin=margin,
+        threshold=threshold,
+        predictor=predictor,
+    )
+    side = min(items[0][0].shape[-2:])
+    cut = Geometry(side - 2 * margin, side, margin, interpolation="none", crop="given")
+    record = derive_result(
+        tables,
+        requests,
+        model=replace(ModelInfo.of(model), name=names[0]),
+        data=DataInfo(names[1], ALL, images=0, geometry=cut.to_json()),
+        settings={
+            "seed": settings.seed,
+            "precision": settings.precision,
+            **model.task.settings(labeled=labeled, threshold=threshold),
+        },
+        environment=describe_environment(str(place)),
+    )
+    if not record.scores:
+        raise DataError(
+            f"expected objects that are whole in every view up to {margin} px, got none in "
+            f"{len(items)} images. Choose a smaller max_shift or a lower score_threshold"
+        )
     return Evaluation(record)
 
 

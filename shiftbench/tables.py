@@ -1,7 +1,10 @@
 """Prediction tables: a row per image, a column per view, the entry the predicted class.
 
-Every array has a row per image and contains -1 where nothing is known yet, so `np.maximum` merges
-what processes, machines and earlier runs predicted. On disk a table is a folder of immutable
+Tasks that classify objects or pixels have further rows, one per (image, part). The row of the image
+itself then contains 0 where the image was predicted, and the rows of its parts contain classes.
+
+Every array contains -1 where nothing is known yet, so `np.maximum` merges what processes, machines
+and earlier runs predicted. On disk a table is a folder of immutable
 Parquet files named by their content. A process that wrote a file may remove the files that it
 contains, so writers need no lock and a killed process loses nothing that was saved.
 """
@@ -36,13 +39,17 @@ PROBABILITY = ".probability"  # suffix of the array beside the classes of a tabl
 LABEL, DIGEST, NEAR_TIE, UNREADABLE = "label", "digest", "near_tie", "unreadable"
 # 1: the image has fewer pixels than the canvas was cut from; it has no phase to be aligned by.
 ENLARGED, NO_PHASE = "enlarged", "no_phase"
-DTYPES = {
+PART, WHOLE, BOX = "part", "whole", "box"  # of rows that are parts of images, see `Parts`
+DTYPES: Mapping[str, Any] = {
     LABEL: np.int16,
     DIGEST: np.int64,
     NEAR_TIE: np.int8,
     UNREADABLE: np.int8,
     ENLARGED: np.int8,
     NO_PHASE: np.int8,
+    PART: np.int16,
+    WHOLE: np.int16,
+    BOX: np.float32,
 }
 MOST_CLASSES = np.iinfo(np.int16).max
 MAX_DISAGREEMENT = 0.01  # fraction of common cells that rounding on other hardware may explain
@@ -51,12 +58,50 @@ ABANDONED_SECONDS = 3600.0  # age of a temporary file whose writer was killed
 
 
 @dataclass(frozen=True)
-class Cells:
-    """Predictions of some images through the views of one metric; column 0 is the clean image."""
+class Parts:
+    """Objects or pixels of one image that are rows of a table."""
 
-    classes: NDArray[np.int16]  # (images, 1 + views): predicted class; -1: not predicted
+    numbers: NDArray[np.int64]  # (parts,): 1 or more, 0 is the image itself
+    labels: NDArray[np.int64]  # (parts,): class index
+    whole: NDArray[np.int64]  # (parts,): largest shift (px) at which every view contains the part
+    boxes: NDArray[np.float32]  # (parts, 4): x1, y1, x2, y2 in pixels of the resized image
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Predictions of some rows through the views of one metric; column 0 is the clean image."""
+
+    classes: NDArray[np.int16]  # (rows, 1 + views): predicted class; -1: not predicted
     probabilities: NDArray[np.float32]  # same shape: of the reference class; -1: not stored
-    labels: NDArray[np.int64]  # (images,)
+    labels: NDArray[np.int64]  # (rows,)
+    images: NDArray[np.intp] | None = None  # (rows,): index of the image; None: a row per image
+    rows: NDArray[np.intp] | None = None  # (rows,): rows of the tables; None: not from tables
+    whole: NDArray[np.int64] | None = None  # (rows,): see `Parts`; None: whole under every shift
+
+    def take(self, chosen: NDArray[Any]) -> Cells:
+        """Return some of the rows, by mask or index."""
+        others = (self.images, self.rows, self.whole)
+        return Cells(
+            self.classes[chosen],
+            self.probabilities[chosen],
+            self.labels[chosen],
+            *(None if array is None else array[chosen] for array in others),
+        )
+
+    def by_image(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return True for images (and columns) of which any row is selected."""
+        if self.images is None:
+            return mask
+        found = np.zeros((1 + self.images.max(initial=-1), *mask.shape[1:]), bool)
+        np.logical_or.at(found, self.images, mask)
+        return found
+
+    def shares(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the mean of the values of each image's rows; images without rows are left out."""
+        if self.images is None:
+            return values
+        rows = np.bincount(self.images)
+        return np.bincount(self.images, values.astype(float))[rows > 0] / rows[rows > 0]
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -81,55 +126,141 @@ class Tables:
     """
 
     def __init__(self, keys: Iterable[str] = (), *, origin: str = "") -> None:
-        self.keys = list(keys)
+        self.keys = list(keys)  # images
         self.origin = origin  # the file, named in errors
-        self.arrays: dict[str, NDArray[Any]] = {}  # (images, columns) each
+        self.arrays: dict[str, NDArray[Any]] = {}  # (rows, columns) each
         self._row = {key: row for row, key in enumerate(self.keys)}
+        self._parts: dict[str, dict[int, int]] = {}  # image -> number of the part -> row
+        self._length = len(self.keys)
+
+    @classmethod
+    def from_rows(cls, keys: Sequence[str], parts: Sequence[int], origin: str = "") -> Tables:
+        """Build tables of rows in any order; part 0 of an image is the image itself."""
+        tables = cls(origin=origin)
+        for row, (key, part) in enumerate(zip(keys, parts, strict=True)):
+            if part > 0:
+                tables._parts.setdefault(key, {})[part] = row
+            else:
+                tables.keys.append(key)
+                tables._row[key] = row
+        tables._length = len(keys)
+        return tables
 
     def add(self, keys: Iterable[str]) -> None:
         """Append the images that are missing."""
         new = [key for key in dict.fromkeys(keys) if key not in self._row]
-        self._row |= {key: len(self.keys) + i for i, key in enumerate(new)}
+        self._row |= {key: self._length + i for i, key in enumerate(new)}
         self.keys += new
-        for name, array in self.arrays.items() if new else ():
-            self.arrays[name] = _padded(array, len(self.keys), array.shape[1])
+        self._length += len(new)
+
+    def add_parts(self, key: str, numbers: Iterable[int]) -> NDArray[np.intp]:
+        """Append the parts of an image that are not there yet; return the rows of all of them."""
+        own, rows = self._parts.setdefault(key, {}), []
+        for number in map(int, numbers):
+            if number not in own:
+                own[number] = self._length
+                self._length += 1
+            rows.append(own[number])
+        return np.array(rows, dtype=np.intp)
+
+    def store_parts(self, images: Mapping[str, Parts]) -> None:
+        """Append the parts of images, whose own rows have no label."""
+        rows = {key: self.add_parts(key, parts.numbers) for key, parts in images.items()}
+        self.array(PART, 1)[self.rows(images)] = 0
+        for name, columns in ((PART, 1), (LABEL, 1), (WHOLE, 1), (BOX, 4)):
+            array = self.array(name, columns)
+            for key, parts in images.items():
+                values = {PART: parts.numbers, LABEL: parts.labels, WHOLE: parts.whole}
+                array[rows[key]] = values[name][:, None] if name in values else parts.boxes
 
     def rows(self, keys: Iterable[str]) -> NDArray[np.intp]:
-        """Return the row of each image."""
+        """Return the row of each image itself."""
         return np.array([self._row[key] for key in keys], dtype=np.intp)
+
+    def part_rows(self, keys: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the rows of classes of some images, and the index of the image of each.
+
+        These are the parts of the images; where no image has parts, the images themselves.
+        """
+        if PART not in self.arrays:
+            return self.rows(keys), np.arange(len(keys))
+        own = [list(self._parts.get(key, {}).values()) for key in keys]
+        images = np.repeat(np.arange(len(keys)), [len(rows) for rows in own])
+        return np.array([row for rows in own for row in rows], dtype=np.intp), images
+
+    def unseen(self, keys: Sequence[str]) -> int:
+        """Count the images whose parts are not known yet; 0 if images have no parts."""
+        if PART not in self.arrays:
+            return 0
+        return int((self.column(PART)[self.rows(keys)] < 0).sum())
+
+    def owners(self) -> NDArray[np.intp]:
+        """Return for each row the row of its image."""
+        owners = np.arange(self._length)
+        for key, parts in self._parts.items():
+            owners[list(parts.values())] = self._row[key]
+        return owners
+
+    def names(self) -> list[str]:
+        """Return for each row the key of its image."""
+        if not self._parts:
+            return list(self.keys)
+        names = [""] * self._length
+        for key, row in self._row.items():
+            for own in (row, *self._parts.get(key, {}).values()):
+                names[own] = key
+        return names
 
     def array(self, name: str, columns: int = 0) -> NDArray[Any]:
         """Return an array with at least `columns` columns; new cells are unknown."""
         dtype = np.float32 if name.endswith(PROBABILITY) else DTYPES.get(name, np.int16)
         array = self.arrays.get(name, np.empty((0, 0), dtype))
-        if len(array) < len(self.keys) or array.shape[1] < columns:
-            array = _padded(array, len(self.keys), max(columns, array.shape[1]))
+        if len(array) < self._length or array.shape[1] < columns:
+            array = _padded(array, self._length, max(columns, array.shape[1]))
             self.arrays[name] = array
         return array
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return an array of one column, (images,)."""
+        """Return an array of one column, (rows,)."""
         column: NDArray[Any] = self.array(name, 1)[:, 0]
         return column
 
     def take(self, keys: Sequence[str]) -> Tables:
         """Copy some images, in the order of `keys`."""
-        part, rows = Tables(keys), self.rows(keys)
-        part.arrays = {name: array[rows] for name, array in self.arrays.items()}
+        part, rows = Tables(keys), [self.rows(keys)]
+        for key in keys if self._parts else ():
+            numbers = sorted(self._parts.get(key, {}))
+            if numbers:
+                part.add_parts(key, numbers)
+                rows.append(self.add_parts(key, numbers))
+        chosen = np.concatenate(rows)
+        part.arrays = {name: self.array(name)[chosen] for name in self.arrays}
         return part
 
     def read(self, table: str, columns: int, keys: Sequence[str]) -> Cells:
         """Copy the cells of some images: the clean view and the first `columns` of a table."""
-        rows = self.rows(keys)
+        rows, images = self.part_rows(keys)
         classes, probabilities = (
             self._with_clean(table, suffix, columns, rows) for suffix in ("", PROBABILITY)
         )
-        return Cells(classes, probabilities, self.column(LABEL)[rows].astype(np.int64))
+        labels = self.column(LABEL)[rows].astype(np.int64)
+        if PART not in self.arrays:
+            return Cells(classes, probabilities, labels, rows=rows)
+        whole = self.column(WHOLE)[rows].astype(np.int64)
+        return Cells(classes, probabilities, labels, images, rows, whole)
+
+    def parts(self, key: str) -> Parts:
+        """Copy the parts of an image."""
+        rows, _ = self.part_rows([key])
+        numbers, labels, whole = (
+            self.column(name)[rows].astype(np.int64) for name in (PART, LABEL, WHOLE)
+        )
+        return Parts(numbers, labels, whole, self.array(BOX, 4)[rows])
 
     def _with_clean(
         self, table: str, suffix: str, columns: int, rows: NDArray[np.intp]
     ) -> NDArray[Any]:
-        """Copy rows of an array, (images, 1 + columns), with the clean view in column 0."""
+        """Copy rows of an array, (rows, 1 + columns), with the clean view in column 0."""
         clean = self.array(CLEAN + suffix, 1)
         cells = np.full((len(rows), 1 + columns), UNKNOWN, clean.dtype)
         cells[:, :1] = clean[rows]
@@ -140,18 +271,22 @@ class Tables:
 
     def write(self, table: str, keys: Sequence[str], cells: Cells) -> None:
         """Store cells that `read` returned and a model completed."""
-        rows, columns = self.rows(keys), cells.classes.shape[1] - 1
+        (rows, _), columns = self.part_rows(keys), cells.classes.shape[1] - 1
         for suffix, values in (("", cells.classes), (PROBABILITY, cells.probabilities)):
             self.array(CLEAN + suffix, 1)[rows] = values[:, :1]
             if columns and (values[:, 1:] >= 0).any():
                 self.array(table + suffix, columns)[rows, :columns] = values[:, 1:]
+        if cells.images is not None:  # an image was predicted where its parts have a class
+            image, column = np.nonzero(cells.by_image(cells.known)[:, 1:])
+            self.array(table, columns)[self.rows(keys)[image], column] = 0
 
     def predictions(self) -> int:
-        """Count the known cells of all tables."""
+        """Count the views of images that were predicted."""
+        images = self.rows(self.keys)
         classes = (
-            a for n, a in self.arrays.items() if n not in DTYPES and not n.endswith(PROBABILITY)
+            self.array(n) for n in self.arrays if n not in DTYPES and not n.endswith(PROBABILITY)
         )
-        return int(sum((array >= 0).sum() for array in classes))
+        return int(sum((array[images] >= 0).sum() for array in classes))
 
 
 def identifier(digest: int) -> str:
@@ -177,16 +312,18 @@ def merged(parts: Sequence[Tables]) -> Tables:
     whole = Tables()
     for number, part in enumerate(parts):
         whole.add(part.keys)
-        rows = whole.rows(part.keys)
-        for name, theirs in part.arrays.items():
+        rows = _aligned(whole, part)
+        for name in part.arrays:
+            theirs = part.array(name)
             array = whole.array(name, theirs.shape[1])
             ours = array[rows, : theirs.shape[1]]
             if differs := _disagreement(name, ours, theirs):
                 row, _ = differs[0]
                 first = next(p for p in parts[:number] if _contradicts(p, part, name, row))
                 both = " and ".join(p.origin or "this run" for p in (first, part))
+                image = part.names()[row]
                 raise RecordError(
-                    f"{both} disagree on {name} of {part.keys[row]!r} ({len(differs)} such cells): "
+                    f"{both} disagree on {name} of {image!r} ({len(differs)} such cells): "
                     "they are of different models or data. Choose another --output, or start over "
                     "with --fresh"
                 )
@@ -194,13 +331,25 @@ def merged(parts: Sequence[Tables]) -> Tables:
             if name not in DTYPES and not name.endswith(PROBABILITY):
                 tied = ((ours >= 0) & (theirs >= 0) & (ours != theirs)).any(1)
                 if tied.any():
-                    whole.array(NEAR_TIE, 1)[rows[tied]] = 1
+                    whole.array(NEAR_TIE, 1)[whole.owners()[rows[tied]]] = 1
     return whole
+
+
+def _aligned(whole: Tables, part: Tables) -> NDArray[np.intp]:
+    """Return the row of `whole` for each row of `part`; parts that are new are added."""
+    if PART not in part.arrays:
+        return whole.rows(part.keys)
+    rows = np.empty(len(part.names()), dtype=np.intp)
+    rows[part.rows(part.keys)] = whole.rows(part.keys)
+    for key in part.keys:
+        own, _ = part.part_rows([key])
+        rows[own] = whole.add_parts(key, part.column(PART)[own])
+    return rows
 
 
 def _disagreement(name: str, ours: NDArray[Any], theirs: NDArray[Any]) -> list[tuple[int, int]]:
     """Return the cells that differ, if they are more than rounding explains."""
-    if name in (NEAR_TIE, UNREADABLE, NO_PHASE) or name.endswith(PROBABILITY):
+    if name in (NEAR_TIE, UNREADABLE, NO_PHASE, BOX) or name.endswith(PROBABILITY):
         return []
     both = (ours >= 0) & (theirs >= 0)
     differ = np.argwhere(both & (ours != theirs))
@@ -209,12 +358,15 @@ def _disagreement(name: str, ours: NDArray[Any], theirs: NDArray[Any]) -> list[t
 
 
 def _contradicts(first: Tables, second: Tables, name: str, row: int) -> bool:
-    key = second.keys[row]
+    key = second.names()[row]
     if name not in first.arrays or key not in first.keys:
         return False
-    a, b = first.array(name)[first.rows([key])[0]], second.array(name)[row]
-    width = min(len(a), len(b))
-    return bool(((a[:width] >= 0) & (b[:width] >= 0) & (a[:width] != b[:width])).any())
+    one, other = (tables.take([key]) for tables in (first, second))
+    rows = _aligned(one, other)  # parts that the first lacks are added
+    theirs, ours = one.array(name)[rows], other.array(name)
+    width = min(theirs.shape[1], ours.shape[1])
+    a, b = theirs[:, :width], ours[:, :width]
+    return bool(((a >= 0) & (b >= 0) & (a != b)).any())
 
 
 class TableFolder:
@@ -299,7 +451,9 @@ def to_parquet(tables: Tables, identity: Mapping[str, Any]) -> bytes:
     A column contains the rows of one array as lists: a Parquet column per offset would be 30 to 70
     times larger.
     """
-    columns: dict[str, pa.Array] = {"key": pa.array(tables.keys, pa.string())}
+    if PART in tables.arrays:
+        tables = tables.take(tables.keys)  # images first, then their parts
+    columns: dict[str, pa.Array] = {"key": pa.array(tables.names(), pa.string())}
     known = {name: tables.array(name) for name, a in tables.arrays.items() if (a >= 0).any()}
     for name, array in sorted(known.items()):
         flat = pa.array(np.ascontiguousarray(array).reshape(-1))
@@ -321,11 +475,15 @@ def read_tables(path: Path) -> tuple[Tables, dict[str, Any]]:
     try:
         table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
         identity = json.loads(table.schema.metadata[b"shiftbench"])
-        tables = Tables(table["key"].to_pylist(), origin=str(path))
+        arrays: dict[str, NDArray[Any]] = {}
         for name in table.column_names[1:]:
             width = table.schema.field(name).type.list_size
             flat = table[name].combine_chunks().flatten().to_numpy()
-            tables.arrays[name] = flat.reshape(-1, width).copy()
+            arrays[name] = flat.reshape(-1, width).copy()
+        keys, parts = table["key"].to_pylist(), arrays.get(PART)
+        numbers = [0] * len(keys) if parts is None else parts[:, 0].tolist()
+        tables = Tables.from_rows(keys, numbers, str(path))
+        tables.arrays = arrays
     except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"cannot read {path}: {first_line(error)}") from error
     return tables, identity

@@ -18,14 +18,15 @@ ALLOWED = {
     "shifts": set(),
     "scenes": set(),
     "data": {"scenes", "shifts"},
-    "models": {"data"},
+    "tasks": {"data", "metrics"},
+    "models": {"data", "tasks"},
     "metrics": {"shifts", "running"},  # running: only for type checking
     "records": {"metrics", "shifts", "models"},
-    "running": {"metrics", "models", "data", "records", "shifts", "scenes"},
+    "running": {"metrics", "models", "data", "records", "shifts", "scenes", "tasks"},
     "auditing": {"models", "shifts", "data", "metrics", "running"},
     "training": {"models", "data", "metrics", "running"},
-    "report": {"records", "metrics", "shifts", "data"},
-    "pictures": {"records", "report", "metrics", "shifts", "data", "models", "running"},
+    "report": {"records", "metrics", "shifts", "data", "tasks"},
+    "pictures": {"records", "report", "metrics", "shifts", "data", "models", "running", "tasks"},
 }
 PACKAGES = {"shiftbench": {"aft_models"}, "aft_models": set(), "cli": {"shiftbench", "aft_models"}}
 

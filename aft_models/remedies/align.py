@@ -165,6 +165,17 @@ class Align(CropResize, InputRemedy):
         self._check_images(images)
         return self._cut(images, self._locate(images)[0])
 
+    @override
+    def resized(self, size: tuple[int, int]) -> Align:
+        return Align(
+            size,
+            margin=self.margin,
+            scale=self.scale,
+            interpolation=self.interpolation,
+            mean=self.mean,
+            std=self.std,
+        )
+
     def has_phase(self, images: Tensor) -> Tensor:
         """Return ``(B,)``, False for images without a phase, whose crop is in the center."""
         self._check_images(images)

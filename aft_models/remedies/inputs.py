@@ -30,6 +30,17 @@ class InputRemedy(ABC):
         """Return the remedy for a network that takes such images."""
         return self
 
+    def resized(self, size: tuple[int, int]) -> InputRemedy:
+        """Return the remedy for windows of another height and width, of detectors and segmenters.
+
+        Raises:
+            AftModelsError: The remedy cannot move the outputs of such models back.
+        """
+        raise AftModelsError(
+            f"expected a remedy that moves boxes and maps back around a detector or segmenter, got "
+            f"{type(self).__name__}: use align:12:1"
+        )
+
     @abstractmethod
     def show(self, images: Tensor) -> tuple[Tensor, Undo]:
         """Change images (B, C, I, I) to the images that the network is given.

@@ -302,6 +302,14 @@ def print_results(results: Sequence[Result], kind: str, tables: Sequence[Table])
     for result in results:
         if result.data.skipped:
             note(f"{result.model.name}: {result.data.skipped} unreadable images left out")
+        if result.data.empty:
+            note(f"{result.model.name}: {result.data.empty} images without objects left out")
+        if result.shown and kind == "table":
+            low, value, high = (100 * result.shown[key] for key in ("ap_low", "ap", "ap_high"))
+            note(
+                f"{result.model.name}: AP {value:.1f}, {low:.1f} to {high:.1f} over the offsets "
+                "(not ranked)"
+            )
 
 
 def _score_rows(result: Result) -> Iterator[dict[str, object]]:

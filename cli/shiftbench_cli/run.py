@@ -115,6 +115,14 @@ OUTPUT, CHECKS = map(Group, ("Output", "CI checks (exit code 3)"))
     multiple=True,
     shell_complete=options.names_of("metrics"),
 )
+@EVALUATION(
+    "--score-threshold",
+    "SCORE",
+    "Score from which a detection counts.  [default: the model's own]",
+    rare=True,
+    type=float,
+)
+@EVALUATION.flag("--ap", "Also print AP of a detector at every offset.", rare=True)
 @EVALUATION.flag("--no-consistency", "Skip the random-shift consistency metrics.")
 @EVALUATION.flag("--full-grid", "Do not stop at an image's first error (for heat maps).")
 @EVALUATION("--step", "PIXELS", "Distance of offsets, e.g. 1/4.  [default: per attack]", rare=True)
@@ -190,6 +198,7 @@ def command(
     models: tuple[str, ...],
     data: tuple[str, ...],
     no_consistency: bool,
+    ap: bool,
     device: str,
     batch_size: int | None,
     workers: int | None,
@@ -251,7 +260,7 @@ def command(
         words = ctx.meta["words"]
         return submit_slurm(words, folder, jobs=jobs, slurm=slurm, wait=wait, dry_run=dry_run)
     choose_device(device)  # an error before anything is loaded
-    execution = Execution(device, batch_size, workers, shard)
+    execution = Execution(device, batch_size, workers, shard, average_precision=ap)
     printed, code = set[str](), 0
     end_with_parent()
     with interruptible(), run_progress(quiet=quiet, piped=is_worker()) as progress:

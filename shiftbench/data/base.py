@@ -6,13 +6,15 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL.Image import Image
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from shiftbench.errors import UsageError
 from shiftbench.grid import ORIGIN, Offset
@@ -26,6 +28,16 @@ if TYPE_CHECKING:
 ALL = "all"  # the split of a set that has no splits
 
 
+@dataclass(frozen=True)
+class Target:
+    """Labels of the objects or pixels of one image, in pixels of the image file."""
+
+    boxes: NDArray[np.float64]  # (objects, 4): x1, y1, x2, y2
+    labels: NDArray[np.int64]  # (objects,): class of each box
+    mask: NDArray[np.int64] | None = None  # (height, width): class of each pixel; -1: ignored
+    name: str = ""  # of the image, for errors
+
+
 @dataclass(frozen=True, eq=False)
 class ImageSet(ABC):
     """Map-style set of (PIL image, label), with a stable key per image."""
@@ -33,12 +45,15 @@ class ImageSet(ABC):
     name: str  # as the user wrote it, without local paths: `imagenet`, `scenes`
     split: str  # `val`, `test`, ...
     keys: Sequence[str]  # one per image, stable across runs and machines
-    labels: Sequence[int]  # one per image, known without decoding
+    labels: Sequence[int]  # one per image, known without decoding; digests where `annotated`
     class_names: Sequence[str]  # by index
     # Class indices are only the order of the names in this set: a model may have another.
     by_order: bool = field(default=False, kw_only=True)
     # Class folders are named by integers: indices, or names in alphabetical order.
     by_number: bool = field(default=False, kw_only=True)
+
+    task: ClassVar[str] = "classification"  # of the labels; empty: there are no labels
+    annotated: ClassVar[bool] = False  # labels are of parts of images: see `target`
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -60,6 +75,28 @@ class ImageSet(ABC):
     def bad_headers(self, indices: Iterable[int]) -> dict[int, str]:
         """Return the reason for each image whose header cannot be read, if that is cheap."""
         return {}
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return the width and height of an image in pixels."""
+        return self.image(index).size
+
+    def target(self, index: int) -> Target | None:
+        """Return the labels of the parts of an image; None: there are none."""
+        return None
+
+    def used_classes(self) -> set[int]:
+        """Return the indices of the classes that labels have."""
+        return set(self.labels)
+
+    def named_classes(self) -> Sequence[str]:
+        """Return the names of the classes that a model must have."""
+        return self.class_names
+
+    def renumbered(self, indices: Mapping[str, int], class_names: Sequence[str]) -> Self:
+        """Return the set with the class indices that a mapping gives its class names."""
+        labels = [indices[self.class_names[label]] for label in self.labels]
+        names = tuple(class_names)
+        return replace(self, labels=labels, class_names=names, by_order=False, by_number=False)
 
     def load(self, index: int) -> tuple[Image, int]:
         """Decode one image and compute its digest, here of the pixels."""
@@ -117,6 +154,28 @@ class Subset(ImageSet):
     @override
     def load(self, index: int) -> tuple[Image, int]:
         return self.whole.load(self.indices[index])
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return the size that the whole set gives the image."""
+        return self.whole.size(self.indices[index])
+
+    def target(self, index: int) -> Target | None:
+        """Return the labels that the whole set gives the image."""
+        return self.whole.target(self.indices[index])
+
+    def used_classes(self) -> set[int]:
+        """Return the classes of the whole set, or of the labels of these images."""
+        return self.whole.used_classes() if self.annotated else set(self.labels)
+
+    @property
+    def task(self) -> str:  # type: ignore[override]
+        """Task of the labels of the whole set."""
+        return self.whole.task
+
+    @property
+    def annotated(self) -> bool:  # type: ignore[override]
+        """True if the whole set has labels of parts of images."""
+        return self.whole.annotated
 
 
 class RenderedSubset(Subset):

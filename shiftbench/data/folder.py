@@ -38,6 +38,12 @@ class FileSet(EncodedSet):
         return {index: problem for index, problem in found if problem}
 
 
+class UnlabeledSet(FileSet):
+    """Image files without labels."""
+
+    task = ""
+
+
 @dataclass(frozen=True)
 class SplitFolder:
     """Folder of the images of one split."""
@@ -118,9 +124,19 @@ def file_set(
     )
 
 
+def files_in(folder: Path) -> list[str]:
+    """List the image files directly in a folder, sorted."""
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+    return [name for name in names if name.lower().endswith(ENDINGS) and name[0] != "."]
+
+
 def load_folder(request: DataRequest) -> FileSet:
     """Open `folder:PATH`: folders are class indices, or names numbered alphabetically."""
     place = split_folder(request.path, request.split, source="folder")
+    if images := files_in(place.root):  # images beside each other: there are no classes
+        return UnlabeledSet(
+            place.name, place.split, images, [0] * len(images), ("image",), place.root, images
+        )
     folders = class_folders(place.root, source="folder")
     classes, by_order = class_indices(folders, what="folder", by_name=request.by_name)
     return file_set(

@@ -52,6 +52,16 @@ class EncodedSet(ImageSet):
             raise unreadable(self._name(index), error) from error
         return read_image(BytesIO(content), self._name(index)), content_digest(content)
 
+    def size(self, index: int) -> tuple[int, int]:
+        """Read the width and height from the header of an image."""
+        source = self.encoded(index)
+        try:
+            with warnings.catch_warnings(), Image.open(source) as file:
+                warnings.simplefilter("ignore")
+                return file.size
+        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, ...
+            raise unreadable(self._name(index), error) from error
+
     def _name(self, index: int) -> str:
         """Return the name of an image for errors."""
         source = self.encoded(index)

@@ -8,7 +8,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +90,14 @@ def mapped(dataset: ImageSet, class_map: Path) -> ImageSet:
     if isinstance(dataset, RenderedSet):
         raise UsageError(f"the classes of {dataset.name} have fixed indices: remove --class-map")
     indices = read_class_map(class_map)
-    names = {dataset.class_names[label] for label in dataset.labels}
+    names = {dataset.class_names[label] for label in dataset.used_classes()}
     missing = sorted(names - set(indices))
     if missing:
         raise DataError(
             f"the class map {class_map} has no entry for {len(missing)} of {len(names)} classes, "
             f"such as {missing[0]!r}: add them"
         )
-    return _renumbered(dataset, indices, names_by_index({name: indices[name] for name in names}))
+    return dataset.renumbered(indices, names_by_index({name: indices[name] for name in names}))
 
 
 def relabeled(dataset: ImageSet, num_classes: int, class_names: Sequence[str] = ()) -> ImageSet:
@@ -118,13 +117,13 @@ def relabeled(dataset: ImageSet, num_classes: int, class_names: Sequence[str] = 
         return _numbered_folders(dataset, num_classes, class_names)
     if not dataset.by_order:
         return dataset
-    names = dataset.class_names
+    names = dataset.named_classes()
     if class_names:
         counts = Counter(class_names)
         strangers = [name for name in names if counts[name] != 1]
         if not strangers:
             indices = {name: index for index, name in enumerate(class_names)}
-            return _renumbered(dataset, indices, class_names)
+            return dataset.renumbered(indices, class_names)
         if not _agree(names, class_names):
             raise UsageError(
                 f"{strangers[0]!r} of {dataset.name} is not one class of the model, whose "
@@ -154,7 +153,7 @@ def _numbered_folders(dataset: ImageSet, num_classes: int, class_names: Sequence
         indices = {name: index for index, name in enumerate(class_names)}
         if all(indices[name] == int(name) for name in names):
             return dataset
-        return _renumbered(dataset, indices, class_names)
+        return dataset.renumbered(indices, class_names)
     by_name = sorted(names)
     if not class_names and len(names) == num_classes and by_name != names:
         raise UsageError(
@@ -187,15 +186,6 @@ def _warn_about_order(dataset: str, names: Sequence[str]) -> None:
             "model has another order, pass --class-map FILE",
             *(dataset, ", ".join(names[:3]), ", ".join(by_number[:3])),
         )
-
-
-def _renumbered(
-    dataset: ImageSet, indices: Mapping[str, int], class_names: Sequence[str]
-) -> ImageSet:
-    labels = [indices[dataset.class_names[label]] for label in dataset.labels]
-    return replace(
-        dataset, labels=labels, class_names=tuple(class_names), by_order=False, by_number=False
-    )
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:

@@ -1,15 +1,16 @@
-"""Clean accuracy: the prediction at (0, 0)."""
+"""Clean accuracy: the prediction at (0, 0), of images, objects and pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
 
 from shiftbench.metrics.base import METRICS, Metric, Outcomes, View
-from shiftbench.scores import ACCURACY
+from shiftbench.scores import ACCURACY, ScoreName
 from shiftbench.tables import CLEAN, Cells
 
 
@@ -17,6 +18,7 @@ from shiftbench.tables import CLEAN, Cells
 class Accuracy(Metric):
     """Fraction of images classified correctly without a shift."""
 
+    score_name: ClassVar[ScoreName] = ACCURACY
     name = ACCURACY.family
     table = CLEAN
 
@@ -26,7 +28,7 @@ class Accuracy(Metric):
 
     @override
     def outcomes(self, cells: Cells) -> Outcomes:
-        return {ACCURACY: np.where(cells.known, ~cells.wrong, np.nan)[:, 0]}
+        return {self.score_name: np.where(cells.known, ~cells.wrong, np.nan)[:, 0]}
 
 
 METRICS.register(ACCURACY.family, Accuracy)

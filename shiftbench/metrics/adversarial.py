@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ class Adversarial(Metric):
     Offset(dy=-1.0, dx=-1.0)
     """
 
+    family: ClassVar[str] = FAMILY  # of its scores
+
     attack: str
     radius: int  # in steps
     step: str  # in the unit of the attack: "1/6"
@@ -57,6 +59,11 @@ class Adversarial(Metric):
     @property
     def name(self) -> str:  # type: ignore[override]
         """Identifier in a record, such as `adversarial_crop`."""
+        return ScoreName(self.family, self.label).stem
+
+    @property
+    @override
+    def table(self) -> str:
         return ScoreName(FAMILY, self.label).stem
 
     @property
@@ -69,6 +76,10 @@ class Adversarial(Metric):
         if self.attack not in ATTACKS:  # of a record whose plug-in is not loaded
             return math.ceil(self.grid.reach)
         return SHIFTS.get(ATTACKS.get(self.attack).shift).margin(self.grid)
+
+    @override
+    def extent(self) -> int:
+        return math.ceil(self.grid.reach)
 
     @override
     def views(self, image: str) -> Sequence[View]:
@@ -93,7 +104,7 @@ class Adversarial(Metric):
         known = np.logical_and.accumulate(cells.known, axis=1)
         last = [len(self.grid.up_to(ring)) - 1 for ring in range(self.radius + 1)]
         outcomes = {
-            ScoreName(FAMILY, self.label, ring): np.where(
+            ScoreName(self.family, self.label, ring): np.where(
                 wrong[:, column], 0.0, np.where(known[:, column], 1.0, np.nan)
             )
             for ring, column in enumerate(last)
@@ -109,11 +120,10 @@ class Adversarial(Metric):
 
     def accuracy_by_offset(self, cells: Cells) -> dict[Offset, Score]:
         """Compute the accuracy at each offset that is known for all images: a heat map."""
-        known = set(np.flatnonzero(cells.known.all(axis=0)).tolist())
+        known = np.flatnonzero(cells.known.all(axis=0)).tolist()
+        offsets = self.grid.offsets
         return {
-            offset: mean_score(~cells.wrong[:, column])
-            for column, offset in enumerate(self.grid)
-            if column in known
+            offsets[column]: mean_score(cells.shares(~cells.wrong[:, column])) for column in known
         }
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shiftbench.geometry import Geometry
     from shiftbench.running.job import Settings
 
-Outcomes = dict[ScoreName, NDArray[np.float64]]  # a number in [0, 1] per image; NaN: not known
+Outcomes = dict[ScoreName, NDArray[np.float64]]  # a number in [0, 1] per row; NaN: not known
 
 
 class View(NamedTuple):
@@ -67,6 +67,10 @@ class Metric(ABC):
         """Return the number of network pixels around the view that its views read."""
         return 0
 
+    def extent(self) -> int:
+        """Return the largest shift in pixels; only parts that are whole up to it are counted."""
+        return self.margin()
+
     @abstractmethod
     def views(self, image: str) -> Sequence[View]:
         """List the views of columns 1 and up; random views follow from the image's identifier."""
@@ -77,7 +81,7 @@ class Metric(ABC):
 
     @abstractmethod
     def outcomes(self, cells: Cells) -> Outcomes:
-        """Compute one number per image for each score, whose mean is the score."""
+        """Compute one number per row for each score; the score is the mean over images."""
 
     def lower_is_better(self, name: ScoreName) -> bool:
         """Return True if lower values of the score are better."""
@@ -109,8 +113,24 @@ def kind_of(metric: Metric) -> str:
 
 
 def read_cells(tables: Tables, metric: Metric, keys: Sequence[str]) -> Cells:
-    """Copy the cells of some images that belong to a metric."""
-    return tables.read(metric.table, len(metric.views("")), keys)
+    """Copy the cells of some images that a metric counts."""
+    return counted(metric, tables.read(metric.table, len(metric.views("")), keys))
+
+
+def counted(metric: Metric, cells: Cells) -> Cells:
+    """Leave out the parts of images that are not whole under every shift of a metric."""
+    return cells if cells.whole is None else cells.take(cells.whole >= metric.extent())
+
+
+def image_outcomes(metric: Metric, cells: Cells) -> tuple[NDArray[np.intp], Outcomes]:
+    """Compute one number per image for each score: the mean over the rows of the image.
+
+    Returns:
+        The indices of the images that have rows, and their numbers.
+    """
+    outcomes = {name: cells.shares(values) for name, values in metric.outcomes(cells).items()}
+    images = np.arange(len(cells.labels)) if cells.images is None else np.unique(cells.images)
+    return images, outcomes
 
 
 def score_names(metric: Metric) -> list[ScoreName]:
@@ -124,14 +144,21 @@ def score(metric: Metric, cells: Cells) -> dict[ScoreName, Score]:
     A mean over the known images alone would be biased: an image that is misclassified at ring 1 is
     known at ring 6, and one that is not is unknown.
     """
-    outcomes = metric.outcomes(cells).items()
+    outcomes = image_outcomes(metric, cells)[1].items()
     return {n: mean_score(v) for n, v in outcomes if len(v) and not np.isnan(v).any()}
 
 
-def remaining_passes(metric: Metric, cells: Cells) -> int:
-    """Return the largest number of forward passes that a metric may still need, (0, 0) aside."""
+def remaining_passes(metric: Metric, cells: Cells, unseen: int = 0) -> int:
+    """Return the largest number of forward passes that a metric may still need, (0, 0) aside.
+
+    Args:
+        metric: The metric.
+        cells: Rows of images.
+        unseen: Images that have no rows yet.
+    """
     unfinished = metric.needed(cells).any(1, keepdims=True)
-    return int((~cells.known & unfinished)[:, 1:].sum())
+    seen = int(cells.by_image(~cells.known & unfinished)[:, 1:].sum())
+    return seen + unseen * len(metric.views(""))
 
 
 @dataclass(frozen=True)

@@ -227,6 +227,7 @@ def _repaired(name: ModelName, built: Built, preprocessing: Preprocessing) -> Mo
             identity=Identity(built.weights, join_remedies(name.remedies), built.code),
             parameters=built.parameters,
             exported=built.exported,
+            score_threshold=built.score_threshold,
         )
     except ModelError as error:
         raise _explained(error, name, built.network, layers, written, image) from error

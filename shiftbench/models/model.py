@@ -1,4 +1,4 @@
-"""A network that can be evaluated: images in, logits out."""
+"""A network that can be evaluated: images in, outputs of its task out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,17 +24,21 @@ from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.identity import Identity
 from shiftbench.models.exported import ExportInfo
 from shiftbench.models.transforms import read_preprocessing
+from shiftbench.tasks import TASKS, task_of
+from shiftbench.tasks.classification import read_logits
+
+__all__ = ["Model", "read_logits"]
 
 log = logging.getLogger(__name__)
 
-PROBED_LOGITS = 8  # logits of the fixed image that an identity contains
+DEFAULT_THRESHOLD = 0.5  # score from which a detection counts, unless the model states another
 
 
 class Model(ShownNetwork):
     """A network in eval mode, behind its input remedies, with the facts about it.
 
-    Normalized RGB images (B, 3, I, I) in, logits (B, classes) out; I is
-    `preprocessing.input_size`. The state dict is that of the network.
+    Normalized RGB images (B, 3, I, I) in, logits (B, classes) out, or the outputs of another task;
+    I is `preprocessing.input_size`. The state dict is that of the network.
 
     Attributes:
         network: The network itself, a torch module or any callable.
@@ -44,7 +47,9 @@ class Model(ShownNetwork):
         name: Name in records: "timm:resnet50".
         source: Name of the source that built the network.
         class_names: By index; empty if unknown.
-        num_classes: Number of logits.
+        task: The task that recognizes the network's output.
+        num_classes: Number of classes; 0 if unknown.
+        score_threshold: Score from which a detection counts.
         identity: Everything that predictions depend on.
         parameter_count: Number of parameters.
         exported: Metadata of the exported file that contains the network; None: no such file.
@@ -63,12 +68,14 @@ class Model(ShownNetwork):
         parameters: int | None = None,
         images: Tensor | None = None,
         exported: ExportInfo | None = None,
+        score_threshold: float | None = None,
     ) -> None:
         """Wrap a network and run it once: a network that fails, fails here.
 
         Args:
             network: From normalized images to logits or probabilities, or to a tuple, dict or
-                object that contains them.
+                object that contains them; to a list of dicts with boxes, labels and scores; or to
+                maps (B, classes, h, w).
             preprocessing: The images that the network takes; anything that `read_preprocessing`
                 accepts.
             name: Name in records.
@@ -80,6 +87,7 @@ class Model(ShownNetwork):
             parameters: Number of parameters, if the network has none.
             images: Images of the first run. Default: two fixed random ones.
             exported: Metadata of the exported file that contains the network.
+            score_threshold: Score from which a detection counts. Default: 0.5.
         """
         super().__init__(network, remedies)
         self.name, self.source, self.class_names = name, source, tuple(class_names)
@@ -87,17 +95,17 @@ class Model(ShownNetwork):
         self.network_size = read.input_size
         self.preprocessing = with_view(read, remedies)  # an exported file may contain remedies too
         self.exported = exported
-        self._probabilities = False  # the network returns probabilities: logarithms are taken
+        self.score_threshold = DEFAULT_THRESHOLD if score_threshold is None else score_threshold
+        self.task = TASKS.get("classification")
         self.eval()
-        logits = self._probe(images)
-        self.num_classes = int(logits.shape[1])
+        outputs = self._probe(images)
+        self.num_classes = self.task.class_count(outputs, self.class_names)
         self.parameter_count = parameters or sum(p.numel() for p in self.parameters())
         identity = identity or Identity()
-        spread = -(-self.num_classes // PROBED_LOGITS)  # every n-th class
         self.identity = replace(
             identity,
             weights=identity.weights or state_dict_digest(self.state_dict()),
-            logits=tuple(float(f"{logit:.5g}") for logit in logits[0, ::spread].tolist()),
+            logits=tuple(float(f"{number:.5g}") for number in self.task.numbers(outputs)),
         )
         if class_names and len(class_names) != self.num_classes:
             raise ModelError(
@@ -105,21 +113,18 @@ class Model(ShownNetwork):
                 f"{len(class_names)}. Correct the list of class names"
             )
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits (B, classes) of normalized images (B, 3, I, I)."""
-        shown, undo = show_all(self.remedies, images, self.network_size)
-        logits: Tensor = undo(self._as_logits(self._run(shown)))
-        return logits
+    def forward(self, images: Tensor) -> Any:
+        """Return the logits (B, classes) of normalized images (B, 3, I, I).
 
-    def _run(self, shown: Tensor) -> Tensor:
-        """Return the outputs of the network, logits or probabilities."""
-        return read_logits(self.network(shown.flip(1) if self.preprocessing.bgr else shown))
+        Detectors and segmenters take images (B, 3, S, S): their remedies cut the image inside the
+        fill (`shiftbench.running.parts`).
+        """
+        remedies = () if self.task.has_parts else self.remedies
+        shown, undo = show_all(remedies, images, self.network_size)
+        return undo(self._adapt(self.task.read(self._run(shown), shown, self.name)))
 
-    def _as_logits(self, outputs: Tensor) -> Tensor:
-        if not self._probabilities:
-            return outputs
-        # Logits up to a constant per image, which neither a softmax nor a logit margin changes.
-        return outputs.float().clamp_min(torch.finfo(torch.float32).tiny).log()
+    def _run(self, shown: Tensor) -> Any:
+        return self.network(shown.flip(1) if self.preprocessing.bgr else shown)
 
     @property
     def layers(self) -> nn.Module:
@@ -161,8 +166,8 @@ class Model(ShownNetwork):
         return (*inner, *self.remedies)
 
     @torch.no_grad()  # not inference_mode: tensors that the network caches could not be trained
-    def _probe(self, images: Tensor | None) -> Tensor:
-        """Run the model on a few images: float32 logits on the CPU."""
+    def _probe(self, images: Tensor | None) -> Any:
+        """Run the model on a few images, and find its task: outputs of these images."""
         size = self.preprocessing.input_size
         if images is None:
             # Two images: a model that ignores the batch would pass with one.
@@ -171,7 +176,9 @@ class Model(ShownNetwork):
         images = images if first is None else images.to(first.device, first.dtype)
         try:
             shown, undo = show_all(self.remedies, images, self.network_size)
-            outputs = self._run(shown)
+            raw = self._run(shown)
+            self.task = task_of(raw)
+            outputs = self.task.read(raw, shown, self.name)
         except ModelError:
             raise
         except Exception as error:
@@ -181,52 +188,5 @@ class Model(ShownNetwork):
                 '{"input_size": 96}`, or after the name with ,input_size=96 (onnx:) or '
                 ",img_size=96 (timm:)"
             ) from error
-        if outputs.ndim != 2 or outputs.shape[0] != len(shown) or outputs.shape[1] < 2:
-            raise ModelError(
-                f"{self.name} is not a classifier: expected logits of shape ({len(shown)}, "
-                f"classes) for {len(shown)} images, got {tuple(outputs.shape)}"
-            )
-        if _are_probabilities(outputs):
-            log.warning("%s returns probabilities: their logarithms are taken as logits", self.name)
-            self._probabilities = True
-        logits: Tensor = undo(self._as_logits(outputs))
-        return logits.float().cpu()
-
-
-def _are_probabilities(outputs: Tensor) -> bool:
-    """Return True if outputs (B, classes) are a softmax.
-
-    >>> _are_probabilities(torch.tensor([[0.25, 0.75]])), _are_probabilities(torch.eye(2) * 2)
-    (True, False)
-    """
-    total = outputs.double().sum(-1)
-    return bool((outputs >= 0).all() and torch.allclose(total, torch.ones_like(total), atol=1e-3))
-
-
-def read_logits(output: Any) -> Tensor:
-    """Return the logits in an output of a model.
-
-    The output is a tensor or array, has the attribute `logits`, is a tuple that begins with them,
-    or a dict that contains them as `logits` or as its only matrix.
-    """
-    if isinstance(output, Mapping) and "logits" not in output:
-        matrices = {k: v for k, v in output.items() if getattr(v, "ndim", 0) == 2}
-        if len(matrices) > 1:
-            raise ModelError(
-                f"expected logits from the model, got a dict with several candidates "
-                f"({', '.join(map(str, matrices))}). Return them under the key 'logits'"
-            )
-        found = next(iter(matrices.values()), output)
-    elif isinstance(output, Mapping):
-        found = output["logits"]
-    elif isinstance(output, tuple | list) and output:
-        found = output[0]
-    else:
-        found = getattr(output, "logits", output)
-    found = torch.from_numpy(found) if isinstance(found, np.ndarray) else found
-    if isinstance(found, Tensor):
-        return found
-    raise ModelError(
-        f"expected logits of shape (batch, classes) from the model, got a "
-        f"{type(output).__name__}. Return them from a FILE.py:FUNCTION"
-    )
+        self._adapt = self.task.adapted(outputs, shown, self.name)
+        return undo(self._adapt(outputs))

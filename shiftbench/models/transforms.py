@@ -20,7 +20,9 @@ from aft_models.preprocessing import ASSUMED, Preprocessing, cropped_from, squar
 from shiftbench.errors import ModelError, first_line
 from shiftbench.geometry import geometry_for
 
-FIELDS = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")  # of a mapping
+FIELDS = (  # of a mapping
+    "input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode", "fill", "centered",
+)  # fmt: skip
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in the order of PIL
 # Steps that change the container of the pixels alone.
 CONVERSIONS = (
@@ -38,7 +40,8 @@ def read_preprocessing(
     Args:
         value: A `Preprocessing`; a mapping with any of `input_size` (a number, (S, S) or
             (3, S, S)), `mean` and `std` (one number or three, of pixels in [0, 1]),
-            `interpolation`, `crop_pct` and `crop_mode`; a transform of torchvision or timm from a
+            `interpolation`, `crop_pct` and `crop_mode`; of a detector or segmenter `fill` (one
+            number or three, 0 to 255) and `centered`; a transform of torchvision or timm from a
             PIL image to a tensor; or an image processor of transformers.
         name: The model, for errors.
         default: The fields that a mapping lacks: 224 px and ImageNet's statistics by default.
@@ -90,6 +93,8 @@ def _from_mapping(given: Mapping[str, Any], default: Preprocessing) -> Preproces
         squash=given["crop_mode"] == "squash" if "crop_mode" in given else default.squash,
         origin="given" if {"mean", "std"} <= given.keys() else default.origin,
         states_resize="crop_pct" in given or default.states_resize,
+        fill=_per_channel("fill", given.get("fill", default.fill)),
+        centered=bool(given.get("centered", default.centered)),
     )
 
 

@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 from shiftbench.errors import RecordError, reason
 from shiftbench.grid import Offset
 from shiftbench.metrics.adversarial import Adversarial
-from shiftbench.metrics.base import Request, Scored, kind_of, read_cells, score
+from shiftbench.metrics.base import (
+    Request,
+    Scored,
+    image_outcomes,
+    kind_of,
+    read_cells,
+    score,
+)
 from shiftbench.records.sections import DataInfo, ModelInfo, RequestInfo
 from shiftbench.registry import unknown_name
 from shiftbench.scores import ACCURACY, ScoreName, find_score, scores_to_json
@@ -34,7 +41,9 @@ from shiftbench.tables import (
     LABEL,
     NEAR_TIE,
     NO_PHASE,
+    PART,
     UNREADABLE,
+    WHOLE,
     Cells,
     Tables,
     merged,
@@ -45,7 +54,14 @@ from shiftbench.tables import (
 SCHEMA = 3
 TABLES_FOLDER = "tables"
 # Conditions of a record that a table names only where they differ from these values.
-USUAL_CONDITIONS = {"crop": "paper", "pad": "none", "scale": "1", "precision": "fp32"}
+USUAL_CONDITIONS = {
+    "crop": "paper",
+    "pad": "none",
+    "scale": "1",
+    "precision": "fp32",
+    "task": "classification",
+    "labels": "data",
+}
 # Odd numbers that spread labels and occurrences over the 64 bits of an image's identifier.
 LABEL_STEP, OCCURRENCE_STEP = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
@@ -69,6 +85,8 @@ class Result:
     forward_passes: int  # known cells
     near_ties: int  # images with a prediction that rounding may have decided
     created: str  # ISO 8601, UTC
+    # Numbers beside the scores that are never ranked: AP of a detector. The tables lack them.
+    shown: Mapping[str, float] = field(default_factory=dict)
     schema: int = SCHEMA
     folder: Path | None = None  # not stored
     _tables: Tables | None = field(default=None, repr=False)  # of a result that was not saved yet
@@ -89,7 +107,7 @@ class Result:
     def conditions(self) -> dict[str, str]:
         """Conditions that must agree before any score of two records is ranked, by name."""
         own = {**USUAL_CONDITIONS, **self.data.geometry, **self.settings}
-        request = self.request_of(ACCURACY)
+        request = self.request_of(ACCURACY) or next(iter(self.requests), None)
         images = "" if request is None else request.image_set[:8]
         return {
             "data": self.data.name,
@@ -174,7 +192,9 @@ class Result:
                 continue
             keys = readable(tables, tables.keys[: request.images])
             own = ids if len(keys) == len(ids) else ids[tables.rows(keys)]
-            outcomes = request.loaded.outcomes(read_cells(tables, request.loaded, keys))
+            cells = read_cells(tables, request.loaded, keys)
+            images, outcomes = image_outcomes(request.loaded, cells)
+            own = own if len(images) == len(own) else own[images]
             for name, values in outcomes.items():
                 if str(name) not in request.scores:
                     continue
@@ -187,7 +207,7 @@ class Result:
         return found
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per image: its prediction, and what follows from it for every request.
+        """Return a row per image or part: its prediction, and what follows for every request.
 
         An attack has the columns `<attack>_failure_radius`, `_dy`, `_dx` and `_class` of the first
         misclassified offset, which are empty where there is none. Other metrics have a column per
@@ -195,24 +215,26 @@ class Result:
         """
         tables = self.tables
         keys = self.keys(len(tables.keys))
-        rows = tables.rows(keys)
-        frame = pd.DataFrame({"label": tables.column(LABEL)[rows].astype(np.int64)}, index=keys)
+        rows, images = tables.part_rows(keys)
+        frame = pd.DataFrame({"label": tables.column(LABEL)[rows].astype(np.int64)}, index=rows)
         frame["prediction"] = tables.column(CLEAN)[rows].astype(np.int64)
-        frame["near_tie"] = tables.column(NEAR_TIE)[rows] > 0
+        frame["near_tie"] = tables.column(NEAR_TIE)[tables.rows(keys)[images]] > 0
         for request in self.requests:
             metric = request.loaded
             if metric is None:
                 continue
-            own = self.keys(request.images)
+            cells = self.cells(request)
             if isinstance(metric, Adversarial):
-                columns = _failures(metric, self.cells(request))
+                columns = _failures(metric, cells)
             else:
-                outcomes = metric.outcomes(self.cells(request))
-                columns = {str(name): pd.array(v) for name, v in outcomes.items()}
+                columns = {str(name): pd.array(v) for name, v in metric.outcomes(cells).items()}
             for name, values in columns.items():
-                if name not in frame or len(own) == len(frame):
-                    frame[name] = pd.Series(values, index=own)
-        return frame.drop(columns=[str(ACCURACY)], errors="ignore").rename_axis("key").reset_index()
+                if name not in frame or len(cells.labels) == len(frame):
+                    frame[name] = pd.Series(values, index=cells.rows)
+        frame.insert(0, "key", [keys[image] for image in images])
+        if PART in tables.arrays:
+            frame.insert(1, "part", tables.column(PART)[rows].astype(np.int64))
+        return frame.drop(columns=[str(ACCURACY)], errors="ignore").reset_index(drop=True)
 
     def accuracy_by_offset(self, attack: str) -> dict[Offset, Score]:
         """Return the accuracy at each offset of an attack that every image was predicted at."""
@@ -250,8 +272,9 @@ def _failures(metric: Adversarial, cells: Cells) -> dict[str, Any]:
 
 
 def image_ids(tables: Tables) -> pd.Index:
-    """Return an identifier per row, from its digest, label and occurrence among equal rows."""
-    digests, labels = (tables.column(name).astype(np.uint64) for name in (DIGEST, LABEL))
+    """Return an identifier per image, from its digest, label and occurrence among equal ones."""
+    images = tables.rows(tables.keys)
+    digests, labels = (tables.column(name)[images].astype(np.uint64) for name in (DIGEST, LABEL))
     ids = digests + labels * LABEL_STEP  # uint64 wraps around
     order, rows = np.argsort(ids, kind="stable"), np.arange(len(ids))
     new = np.ones(len(ids), bool)
@@ -306,6 +329,7 @@ def derive_result(
     scored = Scored.of(
         (request, score(request.metric, _cells(tables, request)))
         for request in dict.fromkeys(requests)
+        if not tables.unseen(readable(tables, tables.keys[: request.images]))
     )
     infos = []
     for request in dict.fromkeys(scored.requests.values()):
@@ -317,7 +341,7 @@ def derive_result(
                 images=request.images,
                 scores=tuple(map(str, own)),
                 lower_is_better=tuple(str(n) for n in own if request.metric.lower_is_better(n)),
-                image_set=_image_set(tables, tables.keys[: request.images]),
+                image_set=_image_set(tables, tables.keys[: request.images], settings),
             )
         )
     most = max((request.images for request in scored.requests.values()), default=0)
@@ -327,15 +351,24 @@ def derive_result(
     margin *= data.geometry.get("scale", 1)
     rows = tables.rows(known)
     enlarged, no_phase = ((tables.column(name)[rows] > 0).sum() for name in (ENLARGED, NO_PHASE))
+    geometry, counts = {**data.geometry, "margin": margin}, (0, 0)
+    if PART in tables.arrays:
+        extent = max((request.metric.extent() for request in scored.requests.values()), default=0)
+        parts, owners = tables.part_rows(known)
+        counted = owners[tables.column(WHOLE)[parts] >= extent]
+        counts = len(counted), len(known) - len(np.unique(counted))
+        geometry = dict(data.geometry)  # the margin changes the size of the images
     return Result(
         model=model,
         data=replace(
             data,
             images=len(known),
             skipped=len(requested) - len(known),
-            geometry={**data.geometry, "margin": margin},
+            geometry=geometry,
             enlarged=int(enlarged),
             no_phase=int(no_phase),
+            rows=counts[0],
+            empty=counts[1],
         ),
         settings=dict(settings),
         requests=tuple(infos),
@@ -352,9 +385,11 @@ def _cells(tables: Tables, request: Request) -> Cells:
     return read_cells(tables, request.metric, readable(tables, tables.keys[: request.images]))
 
 
-def _image_set(tables: Tables, keys: Sequence[str]) -> str:
+def _image_set(tables: Tables, keys: Sequence[str], settings: Mapping[str, Any]) -> str:
     """Digest images and labels, so that another subset or class map is noticed."""
-    rows = tables.rows(readable(tables, keys))
-    columns = (tables.column(name)[rows].tolist() for name in (DIGEST, LABEL))
+    keys = readable(tables, keys)
+    columns = [tables.column(name)[tables.rows(keys)].tolist() for name in (DIGEST, LABEL)]
+    if settings.get("labels") == "data":  # not those that the model made
+        columns.append([tables.parts(key).labels.tolist() for key in keys])
     pairs = sorted(zip(*columns, strict=True))
     return hashlib.sha256(repr(pairs).encode()).hexdigest()

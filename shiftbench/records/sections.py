@@ -59,6 +59,8 @@ class DataInfo:
     classes: tuple[str, ...] = ()  # class names by index; empty where unknown
     enlarged: int = 0  # images with fewer pixels than the resized image, where that was counted
     no_phase: int = 0  # images without a phase, which `align` leaves in the center
+    rows: int = 0  # objects or pixels; 0: the images are classified
+    empty: int = 0  # images without objects, which have no outcome
 
     def __str__(self) -> str:
         return f"{self.name} {self.split}, {self.images:,} images"

@@ -85,7 +85,9 @@ def curves_figure(
             _draw_panel(axes, results, curve, bands=not many)
         for axes in axes_row[len(row) :]:
             axes.set_visible(False)
-        axes_row[0].set_ylabel("adversarial accuracy (%)", fontsize=SMALL)
+        families = dict.fromkeys(curve.family for curve in row)
+        what = " and ".join(families).replace("adversarial", "adversarial accuracy")
+        axes_row[0].set_ylabel(f"{what} (%)", fontsize=SMALL)
         for axes in axes_row[1:]:
             axes.tick_params(labelleft=True)
     panels[0, 0].set_ylim(*_percent_range(results, curves))
@@ -223,11 +225,14 @@ def overview_figure(table: Table) -> Figure:
     Raises:
         UsageError: Fewer than two models have top1 and a ranked adversarial_crop.
     """
-    crop = next((c for c in table.columns if c.curve == ScoreName("adversarial", "crop")), None)
+    curves = [c for c in table.columns if c.kind == "crop" and c.radius is not None]
+    crop = next((c for c in curves if not table.lower_is_better(c)), None)
+    # Objects and pixels have a clean score of the same name.
+    unshifted = ACCURACY if crop is None or crop.family == "adversarial" else ScoreName(crop.family)
     dots: dict[Result, tuple[Score, Score]] = {}
     extent = ""
     for row in table.rows:
-        x, y = table.get(row, ACCURACY), None if crop is None else table.get(row, crop)
+        x, y = table.get(row, unshifted), None if crop is None else table.get(row, crop)
         if x is not None and y is not None and y.comparable:
             dots[row], extent = (x.value, y.value), y.extent
     if len(dots) < 2:

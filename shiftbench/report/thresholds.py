@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,7 @@ from shiftbench.statistics import SIGNIFICANCE, holm
 
 if TYPE_CHECKING:
     from shiftbench.geometry import Geometry
+    from shiftbench.tasks import Task
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ ENDS = ("low", "high")  # of an interval
 class Planned(Protocol):
     """Settings of a run, `shiftbench.Settings`."""
 
-    def requests(self, geometry: Geometry, images: int) -> Sequence[Request]:
+    def requests(self, geometry: Geometry, images: int, task: Task) -> Sequence[Request]:
         """Plan the metrics of the run."""
         ...
 
@@ -35,19 +37,23 @@ class Planned(Protocol):
 def planned_scores(runs: Iterable[Planned]) -> dict[ScoreName, bool]:
     """List the scores of runs before a model is loaded.
 
+    The task follows from the model: scores of every task are listed.
+
     Returns:
         Each score, with True if lower values are better.
     """
     from shiftbench.geometry import Geometry  # imports torch
+    from shiftbench.tasks import TASKS
 
     # Names of scores do not depend on the size of the images.
     geometry = Geometry(view=224, resize=448, margin=0, interpolation="none")
-    return {
-        name: metric.lower_is_better(name)
-        for settings in runs
-        for metric, _ in settings.requests(geometry, images=1)
-        for name in score_names(metric)
-    }
+    found: dict[ScoreName, bool] = {}
+    for settings in runs:
+        for task in map(TASKS.get, ("classification", *TASKS)):
+            with suppress(UsageError):  # an attack or metric that the task does not have
+                for metric, _ in settings.requests(geometry, 1, task):
+                    found |= {n: metric.lower_is_better(n) for n in score_names(metric)}
+    return found
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def run_digest(spec: Settings, model: str, checkpoint: Path | None, dataset: Ima
     name = parse_model(model)
     paths = [word for word in name.options.values() if isinstance(word, str)]
     plugins = plugin_digests(*map(METRICS.get, METRICS), *map(SHIFTS.get, SHIFTS))
-    if name.source not in FIXED_SOURCES or paths or plugins or spec.skip_bad:
+    if name.source not in FIXED_SOURCES or paths or plugins or spec.skip_bad or dataset.annotated:
         return ""
     given = [*([Path(name.name)] if name.source == EXPORTED else []), *filter(None, [checkpoint])]
     content = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -28,9 +28,11 @@ from shiftbench.records.result import SCHEMA, readable
 from shiftbench.records.sections import DataInfo, ModelInfo
 from shiftbench.registry import unknown_name
 from shiftbench.running import PRECISIONS
-from shiftbench.running.predict import check_labels
 from shiftbench.shifts import ATTACKS, SHIFTS, parse_attack
 from shiftbench.tables import CLEAN, LABEL, MOST_CLASSES, Cells, Tables
+from shiftbench.tasks import Task
+from shiftbench.tasks.classification import CLASSIFICATION, check_labels
+from shiftbench.tasks.frames import fitted_for
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +84,7 @@ class Settings:
     skip_bad: bool = False  # leave unreadable images out
     # Pixels on each side that random crops leave unused, for input remedies of compared models.
     remedy_margin: int = 0
+    score_threshold: float | None = None  # of detections that count; None: the model's own
 
     def __post_init__(self) -> None:
         for attack in {spec.text for spec in self.attack_specs()} - {"all", "none"}:
@@ -94,19 +97,25 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"expected {name.replace('_', '-')} of 1 or more, got {value}")
+        if self.score_threshold is not None and not 0 < self.score_threshold < 1:
+            raise UsageError(
+                f"expected a score threshold between 0 and 1, got {self.score_threshold:g}"
+            )
         if self.precision not in PRECISIONS:
             raise unknown_name("precision", self.precision, PRECISIONS)
 
-    def for_model(self, model: Preprocessing, dataset: ImageSet) -> Settings:
-        """Resolve the scale, and `all` and `none` among the attacks.
+    def for_model(
+        self, model: Preprocessing, dataset: ImageSet, task: Task = CLASSIFICATION
+    ) -> Settings:
+        """Resolve the scale, and `all` and `none` among the attacks that the task allows.
 
         Shifts of the network's own input are left out of `all` and of consistency where the view is
         wider or finer than that input.
         """
         rendered = isinstance(dataset, RenderedSet)
         scale = self.scale or max(model.scale, self.needed_scale(rendered=rendered))
-        changed = self.with_attacks(camera=rendered, wide=scale > 1 or model.margin > 0)
-        return replace(changed, scale=scale)
+        wide = scale > 1 or model.margin > 0
+        return replace(self.with_attacks(camera=rendered, wide=wide, task=task), scale=scale)
 
     def needed_scale(self, *, rendered: bool) -> int:
         """Return the scale that the attacks need: 2 for cameras that digitize image files."""
@@ -114,15 +123,19 @@ class Settings:
         shifts = [ATTACKS.get(name).shift for name in names if name not in ("all", "none")]
         return 2 if not rendered and any(SHIFTS.get(shift).digitizes for shift in shifts) else 1
 
-    def with_attacks(self, *, camera: bool, wide: bool = False) -> Settings:
+    def with_attacks(
+        self, *, camera: bool, wide: bool = False, task: Task = CLASSIFICATION
+    ) -> Settings:
         """Resolve `all` and `none` among the attacks.
 
         Args:
             camera: Include those that form images anew in `all`.
             wide: Leave shifts of the network's own input out of `all` and of consistency.
+            task: Leave attacks that it does not support out of `all`.
         """
         given = self.attack_specs()
-        names = attack_names((s.text for s in given), camera=camera, wide=wide) if given else ()
+        texts = (spec.text for spec in given)
+        names = attack_names(texts, camera=camera, wide=wide, only=task.attacks) if given else ()
         own = {name: [spec for spec in given if spec.text == name] for name in names}
         chosen = [spec for name in names for spec in own[name] or [AttackSpec(name)]]
         kinds = (k for k in self.consistency if not wide or _moves_camera(DRAWS.get(k).shift))
@@ -138,16 +151,21 @@ class Settings:
         texts += [f"adversarial:{spec.text}" for spec in self.attack_specs()]
         return list(dict.fromkeys(["accuracy", *texts, *self.metrics]))
 
-    def requests(self, geometry: Geometry, images: int) -> list[Request]:
-        """Plan every metric on the first of `images` images, accuracy first."""
+    def requests(
+        self, geometry: Geometry, images: int, task: Task = CLASSIFICATION
+    ) -> list[Request]:
+        """Plan every metric of a task on the first of `images` images, accuracy first."""
         attacks: dict[str, list[AttackSpec]] = {}
         for spec in self.attack_specs():
             attacks.setdefault(f"adversarial:{spec.text}", []).append(spec)
         requests = []
         for text in self.metric_texts():
+            named = task.metric(text) or (text if text in self.metrics else None)
+            if named is None:
+                continue
             for spec in attacks.get(text, [AttackSpec("")]):
                 grid = self.max_shift if spec.max_shift is None else spec.max_shift
-                (metric,) = plan_metrics([text], replace(self, max_shift=grid), geometry)
+                (metric,) = plan_metrics([named], replace(self, max_shift=grid), geometry)
                 most = self.attack_limit if isinstance(metric, Adversarial) else None
                 requests.append(Request(metric, min(spec.limit or most or images, images)))
         return requests
@@ -157,19 +175,26 @@ def _moves_camera(shift: str) -> bool:
     return SHIFTS.get(shift).moves_camera
 
 
-def attack_names(names: Iterable[str], *, camera: bool, wide: bool = False) -> tuple[str, ...]:
+def attack_names(
+    names: Iterable[str],
+    *,
+    camera: bool,
+    wide: bool = False,
+    only: Collection[str] | None = None,
+) -> tuple[str, ...]:
     """Resolve `all` and `none`, and sort by the order of the registry.
 
     Args:
         names: As the user wrote them; none at all means all.
         camera: Include attacks that form images anew in `all`.
         wide: Leave attacks on the network's own input out of `all`.
+        only: Attacks that `all` may include. None: any.
     """
     wanted = set(names)
     if wanted == {"none"}:
         return ()
     if not wanted or "all" in wanted:
-        usual = {name for name in ATTACKS if not ATTACKS.get(name).opt_in}
+        usual = {name for name in only or ATTACKS if not ATTACKS.get(name).opt_in}
         shifts = {name: SHIFTS.get(ATTACKS.get(name).shift) for name in usual}
         fitting = {
             name
@@ -200,6 +225,16 @@ class Job:
         views = (view for request in self.requests for view in request.metric.views(""))
         shifts = {view.shift for view in views} & {*SHIFTS}
         return not self.geometry.rendered and any(SHIFTS.get(s).digitizes for s in shifts)
+
+    @property
+    def labeled(self) -> bool:
+        """True if the labels of the data set are of the model's task."""
+        return self.dataset.task == self.model.task.name
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the model, by the data set if the model does not state it."""
+        return self.model.num_classes or len(self.dataset.class_names)
 
     @cached_property
     def order(self) -> list[int]:
@@ -235,10 +270,12 @@ class Job:
 
     def missing(self, tables: Tables) -> set[str]:
         """Return the images of which any metric needs a cell."""
-        missing: set[str] = set()
+        keys = readable(tables, self.keys)
+        unseen = np.flatnonzero(tables.column(CLEAN)[tables.rows(keys)] < 0)
+        missing = {keys[row] for row in unseen}
         for request in self.requests:
             cells, keys = self._cells(tables, request)
-            rows = np.flatnonzero(request.metric.needed(cells).any(1))
+            rows = np.flatnonzero(cells.by_image(request.metric.needed(cells)).any(1))
             missing |= {keys[row] for row in rows}
         return missing
 
@@ -246,9 +283,10 @@ class Job:
         """Return the largest number of forward passes that the job may still take."""
         keys = readable(tables, self.keys)
         clean = int((tables.column(CLEAN)[tables.rows(keys)] < 0).sum())
-        return clean + sum(
-            passes_of_metric(r.metric, self._cells(tables, r)[0]) for r in self.requests
-        )
+        for request in self.requests:
+            cells, own = self._cells(tables, request)
+            clean += passes_of_metric(request.metric, cells, tables.unseen(own))
+        return clean
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -261,7 +299,7 @@ class Job:
             "std": list(self.model.preprocessing.std),
             "data": self.dataset.name,
             "split": self.dataset.split,
-            "classes": self.model.num_classes,
+            "classes": class_count(self.model) + self.model.task.further_classes,
             "geometry": geometry,
             **self.settings,
             "plugins": _plugin_digests(request.metric for request in self.requests),
@@ -296,8 +334,8 @@ def _plugin_digests(metrics: Iterable[Metric]) -> dict[str, dict[str, str]]:
 
 def make_job(model: Model, dataset: ImageSet, settings: Settings) -> Job:
     """Choose the metrics, their images, and the one canvas that serves all of them."""
-    dataset = relabeled(dataset, model.num_classes, model.class_names)
-    settings = settings.for_model(model.preprocessing, dataset)
+    task, dataset = model.task, data_for(model, dataset)
+    settings = settings.for_model(model.preprocessing, dataset, task)
     _check(model, dataset, settings)
     cut = partial(
         canvas_for,
@@ -307,6 +345,7 @@ def make_job(model: Model, dataset: ImageSet, settings: Settings) -> Job:
         pad=settings.pad,
         scale=settings.scale,
         advice=partial(_smaller_shifts, model, settings),
+        spare=settings.remedy_margin,
     )
     bare = cut()
     _warn_of_resize(model, bare)
@@ -314,20 +353,49 @@ def make_job(model: Model, dataset: ImageSet, settings: Settings) -> Job:
         # Images without a margin for random crops: an error only if they were requested by name.
         kinds = tuple(kind for kind in settings.consistency if kind != "crop")
         settings = replace(settings, consistency=kinds)
-    requests = settings.requests(bare, min(settings.limit or len(dataset), len(dataset)))
+    requests = settings.requests(bare, min(settings.limit or len(dataset), len(dataset)), task)
     _require_shifts(model, requests, bare.scale)
     widest = max((request.metric for request in requests), key=lambda metric: metric.margin())
+    threshold = settings.score_threshold or model.score_threshold
+    further = task.settings(labeled=dataset.task == task.name, threshold=threshold)
     return Job(
         model,
         dataset,
         cut(
-            margin=widest.margin(),
+            margin=widest_shift(model, requests),
             shift=f"{widest.name.removeprefix('adversarial_')} ({widest.margin()} px)",
         ),
         tuple(requests),
-        {"seed": settings.seed, "precision": settings.precision},
+        {"seed": settings.seed, "precision": settings.precision, **further},
         settings.skip_bad,
     )
+
+
+def data_for(model: Model, dataset: ImageSet) -> ImageSet:
+    """Return a data set with the class indices of a model, if its labels are of the same task.
+
+    Raises:
+        UsageError: The labels are of another task.
+    """
+    model.task.require_data(dataset)
+    if dataset.task != model.task.name:
+        return dataset
+    return relabeled(dataset, model.num_classes or len(dataset.class_names), model.class_names)
+
+
+def class_count(model: Model) -> int:
+    """Return the number of classes of a model; the largest possible if it does not state it."""
+    return model.num_classes or MOST_CLASSES - 1
+
+
+def widest_shift(model: Model, requests: Iterable[Request]) -> int:
+    """Return the pixels around the view that the shifts of requests need.
+
+    Parts of images have to be whole under every shift, also under those that read no more pixels.
+    """
+    metrics = [request.metric for request in requests]
+    parts = model.task.has_parts
+    return max((m.extent() if parts else m.margin() for m in metrics), default=0)
 
 
 def _check(model: Model, dataset: ImageSet, settings: Settings) -> None:
@@ -338,8 +406,12 @@ def _check(model: Model, dataset: ImageSet, settings: Settings) -> None:
         raise ModelError(
             f"expected a model of at most {MOST_CLASSES:,} classes, got {model.num_classes:,}"
         )
-    check_labels(np.asarray(dataset.labels, dtype=np.int64), model.num_classes)
-    if model.num_classes != len(dataset.class_names):
+    for text in settings.metrics:
+        model.task.require_metric(text)
+    labeled = dataset.task == model.task.name
+    if labeled and model.num_classes:
+        check_labels(np.array(sorted(dataset.used_classes()), np.int64), model.num_classes)
+    if labeled and not dataset.annotated and model.num_classes not in (0, len(dataset.class_names)):
         log.warning(
             "%s has %d classes and %s has %d: check that it was trained on them",
             model.name,
@@ -428,8 +500,11 @@ def canvas_for(
     margin: int = 0,
     shift: str = "nothing",
     advice: Callable[[int], Sequence[str]] = lambda available: (),
+    spare: int = 0,
 ) -> Geometry:
     """Return the canvas of a model's images, with a margin that `shift` needs."""
+    if model.task.has_parts:
+        return fitted_for(model.preprocessing, margin=margin, spare=spare)
     return geometry_for(
         model.preprocessing,
         crop_pct=crop_pct,

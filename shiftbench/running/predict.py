@@ -8,28 +8,29 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shiftbench.errors import DataError, ModelError, UsageError, first_line
+from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.grid import Offset
-from shiftbench.metrics.base import CLEAN_VIEW, Metric, View, read_cells
+from shiftbench.metrics.base import CLEAN_VIEW, Metric, View
 from shiftbench.models import Model
 from shiftbench.shifts import SHIFTS, Scene, Views
 from shiftbench.tables import LABEL, NEAR_TIE, Cells, Tables
+from shiftbench.tasks import Seen, Task
+from shiftbench.tasks.base import ROUNDING
+from shiftbench.tasks.classification import CLASSIFICATION, near_ties
 
 log = logging.getLogger(__name__)
 
 Network = Callable[[Tensor], Tensor]  # normalized images (B, C, H, W) -> logits (B, classes)
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Below this difference of the two largest logits, rounding decides which class is predicted; for
-# shorter formats, below this fraction of the largest logit.
-TIE_TOLERANCE = 1e-5
-ROUNDING = {"fp32": 0.0, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
 CHECKED = 8  # images of the first batch that are predicted again alone
 AGREEMENT = 1e-3  # largest difference of two logits that rounding explains, over the largest logit
 CPU_PIXELS = 64 * 64 * 128  # per batch: larger batches do not fit into caches
@@ -101,22 +102,9 @@ def float32_arithmetic(precision: str) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
-def check_labels(labels: NDArray[np.int64], classes: int) -> None:
-    """Raise an error if a label is not a class of the model."""
-    if len(labels) and labels.min() < 0:
-        raise DataError(
-            f"expected labels of 0 or more, got {labels.min()}. Number the classes from 0"
-        )
-    if len(labels) and labels.max() >= classes:
-        raise ModelError(
-            f"expected labels in 0..{classes - 1} for a model of {classes} classes, got "
-            f"{labels.max()}. Use a model trained on the classes of these images"
-        )
-
-
 @dataclass
 class Predictor:
-    """A model on a device: normalized images in, checked logits on the CPU out."""
+    """A model on a device: normalized images in, checked outputs on the CPU out."""
 
     network: Network
     device: torch.device
@@ -124,6 +112,7 @@ class Predictor:
     precision: str = "fp32"
     batch_size: int = 64  # no result depends on it
     memory_format: torch.memory_format = torch.contiguous_format
+    task: Task = CLASSIFICATION
     passes: int = 0  # images that went through the network
     _checked: bool = False
 
@@ -142,27 +131,28 @@ class Predictor:
         layout = memory_format(module)
         module = module.to(device).eval().to(memory_format=layout)
         size = batch_size or default_batch_size(device, side)
-        return cls(module, device, name, precision, size, layout)
+        task = module.task if isinstance(module, Model) else CLASSIFICATION
+        return cls(module, device, name, precision, size, layout, task)
 
     @torch.no_grad()  # not inference_mode: tensors that a model caches could not be trained later
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, images: Tensor) -> Any:
         """Predict a batch.
 
         Returns:
-            Logits (B, classes), float32 or float64, on the CPU.
+            Outputs of the task on the CPU: logits (B, classes), float32 or float64, of classifiers.
 
         Raises:
-            ModelError: The network fails, its logits are not finite rows of two or more classes,
-                or they depend on the other images of a batch.
+            ModelError: The network fails, its outputs are not finite or not those of its task, or
+                they depend on the other images of a batch.
         """
         if not self._checked:
             self._check_batch_independence(images)
             self._checked = True
-        logits = self._logits(images)
+        outputs = self._outputs(images)
         self.passes += len(images)
-        return logits
+        return outputs
 
-    def _logits(self, images: Tensor) -> Tensor:
+    def _outputs(self, images: Tensor) -> Any:
         dtype = AUTOCAST.get(self.precision)
         try:
             with torch.autocast(images.device.type, dtype, enabled=dtype is not None):
@@ -173,43 +163,24 @@ class Predictor:
             raise ModelError(
                 f"{self.name} failed on a batch of {tuple(images.shape)}: {first_line(error)}"
             ) from error
-        if not isinstance(output, Tensor):
-            raise ModelError(
-                f"expected a tensor of logits from {self.name}, got {type(output).__name__}. Wrap "
-                "it in a function that returns the logits alone: lambda x: model(x).logits"
-            )
-        if output.ndim != 2 or len(output) != len(images) or output.shape[1] < 2:
-            raise ModelError(
-                f"expected logits of shape ({len(images)}, classes) with at least 2 classes, got "
-                f"{tuple(output.shape)}. Return one row of class scores per image"
-            )
-        logits = output.detach().to("cpu", torch.promote_types(output.dtype, torch.float32))
-        finite = logits.isfinite().all(1)
-        if not finite.all():
-            raise ModelError(
-                f"expected finite logits, got NaN or infinity for {int((~finite).sum())} of "
-                f"{len(images)} images in a batch. Check the weights, or use --precision fp32"
-            )
-        return logits
+        return self.task.checked(output, images, self.name)
 
     def near_ties(self, logits: Tensor) -> NDArray[np.bool_]:
         """Return a mask of the rows whose class may have been decided by rounding."""
-        best = logits.topk(2, dim=1).values  # (B, 2)
-        bound = (ROUNDING[self.precision] * logits.abs().amax(1)).clamp(min=TIE_TOLERANCE)
-        return (best[:, 0] - best[:, 1] < bound).numpy()
+        return near_ties(logits, ROUNDING[self.precision])
 
     def _check_batch_independence(self, images: Tensor) -> None:
-        """Compare the logits of one image alone and within a batch."""
+        """Compare the outputs of one image alone and within a batch."""
         others = images[1:CHECKED] if len(images) > 1 else 1 - images[:1]
         try:
-            alone = self._logits(images[:1])
-            within = self._logits(torch.cat([images[:1], others]))[:1]
+            alone = self._outputs(images[:1])
+            within = self._outputs(torch.cat([images[:1], others]))[:1]
         except Exception as error:
             if is_out_of_memory(error):  # too little memory for a few images: one at a time
                 return
             raise
-        difference = float((alone - within).abs().max())
-        allowed = max(AGREEMENT, 8 * ROUNDING[self.precision]) * float(within.abs().max())
+        difference, size = self.task.difference(alone, within)
+        allowed = max(AGREEMENT, 8 * ROUNDING[self.precision]) * size
         if not difference <= allowed:
             raise ModelError(
                 f"the logits of {self.name} depend on the other images of a batch: those of one "
@@ -261,7 +232,15 @@ class ImageBatch:
             start = stop
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def logits(self, rows: Sequence[int], views: Sequence[View]) -> Tensor:
+    def begin(self, tables: Tables) -> Iterator[None]:
+        """Add the rows of the images to tables, if they are parts of images."""
+        yield from ()
+
+    def seen(self, row: int) -> Seen | None:
+        """Return the parts of an image; None: the image is the row."""
+        return None
+
+    def outputs(self, rows: Sequence[int], views: Sequence[View]) -> Any:
         """Predict image `rows[i]` through `views[i]`."""
         images = self.view(rows, views)
         network = self.predictor.network
@@ -298,7 +277,7 @@ def predict_cells(
 
     Args:
         metric: Defines the views.
-        cells: A row for each of `images`; filled in place.
+        cells: All rows of `images`; filled in place.
         batch: The images.
         images: Indices into the batch.
         needed: Selects other cells than the metric does.
@@ -309,22 +288,15 @@ def predict_cells(
     needed = needed or metric.needed
     views = [(CLEAN_VIEW, *metric.views(batch.identifiers[image])) for image in images]
     reference = np.array([-1 if v.reference is None else v.reference for v in views[0]])
-    chosen = np.asarray(images)
-    while (todo := needed(cells)).any():
+    chosen, predictor = np.asarray(images), batch.predictor
+    while (todo := cells.by_image(needed(cells))).any():
         # By column: neighbors share an offset, and a reference precedes the views that refer to it.
-        columns, rows = (x[: batch.predictor.batch_size] for x in np.nonzero(todo.T))
-        seen = [views[row][column] for row, column in zip(rows, columns, strict=True)]
-        logits = batch.logits(chosen[rows].tolist(), seen)
-        check_labels(cells.labels[rows], logits.shape[1])
-        cells.classes[rows, columns] = logits.argmax(1).numpy()
-        stored = np.flatnonzero(reference[columns] >= 0)
-        if len(stored):
-            at = rows[stored], columns[stored]
-            classes = torch.from_numpy(cells.classes[at[0], reference[at[1]]].astype(np.int64))
-            probabilities = logits[stored].double().softmax(1).gather(1, classes[:, None])
-            cells.probabilities[at] = probabilities[:, 0].numpy()
-        tied = batch.predictor.near_ties(logits)
-        yield rows[tied], columns[tied]
+        columns, rows = (x[: predictor.batch_size] for x in np.nonzero(todo.T))
+        shown = [views[row][column] for row, column in zip(rows, columns, strict=True)]
+        outputs = batch.outputs(chosen[rows].tolist(), shown)
+        seen = [batch.seen(chosen[row]) for row in rows]
+        rounding = ROUNDING[predictor.precision]
+        yield predictor.task.fill(cells, (rows, columns), outputs, seen, reference, rounding)
 
 
 def measure(
@@ -337,17 +309,25 @@ def measure(
         metrics: Each with the indices of the images of the batch that it is requested for.
         tables: Filled in place.
     """
+    yield from batch.begin(tables)
     near_tie = tables.array(NEAR_TIE, 1)
     for metric, images in metrics:
         keys = [batch.keys[image] for image in images]
         if not keys:
             continue
-        rows, cells = tables.rows(keys), read_cells(tables, metric, keys)
+        rows = tables.rows(keys)
+        cells = tables.read(metric.table, len(metric.views("")), keys)
         near_tie[rows] = near_tie[rows].clip(min=0)
-        for tied, _ in predict_cells(metric, cells, batch, images):
-            near_tie[rows[tied]] = 1
+        for tied, _ in predict_cells(metric, cells, batch, images, partial(_needed, metric)):
+            near_tie[rows[tied if cells.images is None else cells.images[tied]]] = 1
             tables.write(metric.table, keys, cells)
             yield
+
+
+def _needed(metric: Metric, cells: Cells) -> NDArray[np.bool_]:
+    """Return the cells that a metric needs, of rows that it counts."""
+    todo = metric.needed(cells)
+    return todo if cells.whole is None else todo & (cells.whole >= metric.extent())[:, None]
 
 
 def predict_tables(

@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,7 +30,8 @@ from shiftbench.models import Model, load_model
 from shiftbench.records.folder import RECORD_FILE, load_record, record_folder, write_record
 from shiftbench.records.result import TABLES_FOLDER, Result, derive_result
 from shiftbench.running import Progress, ProgressCallback
-from shiftbench.running.job import Job, Settings, make_job
+from shiftbench.running.job import Job, Settings, class_count, make_job
+from shiftbench.running.parts import PartBatch
 from shiftbench.running.predict import (
     ImageBatch,
     Predictor,
@@ -52,6 +53,7 @@ from shiftbench.tables import (
     Tables,
     identifier,
 )
+from shiftbench.tasks.frames import Fitted
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class Execution:
     batch_size: int | None = None  # None: as many images as are efficient and fit
     workers: int | None = None  # data loading processes; None: chosen by the number of images
     shard: Shard = WHOLE  # predict the missing cells of this share of the images
+    average_precision: bool = False  # also measure AP of a detector at every offset
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,7 @@ def run(
     if left:
         return RunResult(None, None, complete=False, left=left)
     tables = job.in_order(tables)
+    _require_rows(job, tables)
     if todo or len(list(store.folder.glob("*.parquet"))) > 1:
         store.save(tables)
     derive = partial(
@@ -150,11 +154,23 @@ def run(
         settings=job.settings,
         environment=describe_environment(execution.device),
     )
-    record = write_record(
-        folder, derive(requests=[*earlier, *_earlier_requests(folder), *job.requests])
+    whole = derive(requests=[*earlier, *_earlier_requests(folder), *job.requests])
+    record = write_record(folder, replace(whole, shown=_shown(folder, job, execution)))
+    requested = replace(
+        derive(requests=job.requests), folder=folder, created=record.created, shown=record.shown
     )
-    requested = replace(derive(requests=job.requests), folder=folder, created=record.created)
     return RunResult(record, requested, complete=not todo)
+
+
+def _require_rows(job: Job, tables: Tables) -> None:
+    """Raise DataError if no part of any image is whole under every shift of a metric."""
+    for metric, images in job.requests:
+        if not len(read_cells(tables, metric, job.keys[:images]).labels) and len(job.keys):
+            raise DataError(
+                f"{metric.name}: expected objects that are whole in every view up to "
+                f"{metric.extent()} px, got none in {images} images. Choose a smaller --max-shift, "
+                "a lower --score-threshold, or other images"
+            )
 
 
 def _require_readable(job: Job, keys: Sequence[str], tables: Tables) -> None:
@@ -207,7 +223,8 @@ def _most_passes(job: Job, keys: Sequence[str], tables: Tables) -> int:
     most = int((tables.column(CLEAN)[tables.rows(keys)] < 0).sum())
     for request in job.requests:
         own = [key for key in keys if job.position[key] < request.images]
-        most += remaining_passes(request.metric, read_cells(tables, request.metric, own))
+        cells = read_cells(tables, request.metric, own)
+        most += remaining_passes(request.metric, cells, tables.unseen(own))
     return most
 
 
@@ -317,13 +334,27 @@ def image_batch(job: Job, canvases: CanvasBatch, predictor: Predictor) -> ImageB
             views = DigitizedViews(geometry, canvases)
         return lambda offset, rows=None: prepare(views(offset, rows))
 
+    identifiers = [identifier(digest) for digest in canvases.digests]
+    if isinstance(geometry, Fitted):
+        return PartBatch(
+            predictor,
+            canvases.keys,
+            prepare(canvases.canvas),
+            geometry.margin,
+            identifiers=identifiers,
+            frames=[geometry.frame(*dataset.size(index)) for index in canvases.indices],
+            targets=[dataset.target(i) if job.labeled else None for i in canvases.indices],
+            fill=prepare(torch.tensor(geometry.fill).view(1, 3, 1, 1))[0, :, 0, 0],
+            classes=class_count(job.model),
+            threshold=job.settings.get("score_threshold", 0.0),
+        )
     return ImageBatch(
         predictor,
         canvases.keys,
         prepare(canvases.canvas),
         geometry.margin,
         scene if isinstance(dataset, RenderedSet) or canvases.originals else None,
-        [identifier(digest) for digest in canvases.digests],
+        identifiers,
         geometry.scale,
     )
 
@@ -337,6 +368,16 @@ def _discard(folder: Path, shard: Shard) -> None:
         )
     shutil.rmtree(folder / TABLES_FOLDER, ignore_errors=True)
     (folder / RECORD_FILE).unlink(missing_ok=True)
+
+
+def _shown(folder: Path, job: Job, execution: Execution) -> Mapping[str, float]:
+    """Return the numbers that a record shows beside its scores, new ones if requested."""
+    if execution.average_precision:
+        from shiftbench.running.precision import precision_by_offset
+
+        values = list(precision_by_offset(job, execution).values())
+        return {"ap": values[0], "ap_low": min(values), "ap_high": max(values)}
+    return load_record(folder).shown if (folder / RECORD_FILE).is_file() else {}
 
 
 def _earlier_requests(folder: Path) -> list[Request]:

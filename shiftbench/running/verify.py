@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shiftbench.data import ImageSet, load_dataset, relabeled
-from shiftbench.errors import UsageError
-from shiftbench.metrics.base import Request, read_cells
+from shiftbench.data import ImageSet, load_dataset
+from shiftbench.errors import DataError, UsageError
+from shiftbench.metrics.base import Request
 from shiftbench.models import Model, load_model
 from shiftbench.records.folder import load_record
 from shiftbench.records.result import Result
 from shiftbench.records.verify import contradictions, save_verification
-from shiftbench.running.job import Job, canvas_for
+from shiftbench.running.job import Job, canvas_for, data_for, widest_shift
 from shiftbench.running.predict import choose_device, float32_arithmetic, predict_cells
 from shiftbench.running.runner import FULL_BATCHES, image_batch, load_ahead, make_predictor
 from shiftbench.tables import DIGEST, UNKNOWN, Cells, Tables
@@ -117,7 +117,7 @@ def verify(
 
 def job_of(record: Result, model: Model, dataset: ImageSet) -> Job:
     """Return the job that would predict a record again."""
-    dataset = relabeled(dataset, model.num_classes, model.class_names)
+    dataset = data_for(model, dataset)
     requests = tuple(
         Request(info.loaded, info.images) for info in record.requests if info.loaded is not None
     )
@@ -127,8 +127,9 @@ def job_of(record: Result, model: Model, dataset: ImageSet) -> Job:
         crop_pct=str(record.data.geometry["crop"]),
         pad=str(record.data.geometry["pad"]),
         scale=int(record.data.geometry.get("scale", 1)),
-        margin=max(request.metric.margin() for request in requests),
+        margin=widest_shift(model, requests),
         shift=f"the record of {record.model.name}",
+        spare=int(record.data.geometry.get("spare", 0)),
     )
     return Job(model, dataset, geometry, requests, record.settings)
 
@@ -207,33 +208,43 @@ def predict_again(
         for canvases in load_ahead(job, chosen, FULL_BATCHES * predictor.batch_size, tables):
             batch = image_batch(job, canvases, predictor)
             problems += [f"{key} cannot be read" for key in canvases.bad]
+            try:
+                for _ in batch.begin(record.tables):
+                    pass
+            except DataError as error:
+                return VerifyResult((str(error),))
             for request in job.requests:
                 rows = [i for i, k in enumerate(batch.keys) if job.position[k] < request.images]
                 if not rows:
                     continue
                 keys = [batch.keys[i] for i in rows]
-                claimed = read_cells(record.tables, request.metric, keys)
+                metric = request.metric
+                claimed = record.tables.read(metric.table, len(metric.views("")), keys)
                 share = CELLS / max(1, claimed.known.sum()) * len(batch.keys) / len(chosen)
                 blank = claimed.known & (chooser.random(claimed.classes.shape) < share)
-                new = Cells(
-                    np.where(blank, UNKNOWN, claimed.classes).astype(np.int16),
-                    np.where(blank, UNKNOWN, claimed.probabilities).astype(np.float32),
-                    claimed.labels,
+                new = replace(
+                    claimed,
+                    classes=np.where(blank, UNKNOWN, claimed.classes).astype(np.int16),
+                    probabilities=np.where(blank, UNKNOWN, claimed.probabilities).astype(
+                        np.float32
+                    ),
                 )
                 excused = np.zeros(blank.shape, dtype=bool)
 
                 def unknown(cells: Cells, blank: NDArray[np.bool_] = blank) -> NDArray[np.bool_]:
                     return blank & ~cells.known
 
-                for tied in predict_cells(request.metric, new, batch, rows, unknown):
+                for tied in predict_cells(metric, new, batch, rows, unknown):
                     excused[tied] = True
                 compared += int(blank.sum())
                 ties += int(excused.sum())
                 differ = new.classes != claimed.classes
                 change = np.abs(new.probabilities - claimed.probabilities)
                 differ |= (claimed.probabilities >= 0) & (change > CHANGE_TOLERANCE)
+                owners = range(len(keys)) if claimed.images is None else claimed.images
+                names = [keys[image] for image in owners]
                 problems += [
-                    f"{request.metric.name}: {keys[row]} in column {column}: class "
+                    f"{metric.name}: {names[row]} in column {column}: class "
                     f"{claimed.classes[row, column]} in the record, {new.classes[row, column]} "
                     "predicted"
                     for row, column in np.argwhere(differ & ~excused)

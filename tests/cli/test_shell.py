@@ -98,6 +98,7 @@ def test_run_help_all_adds_the_rare_options() -> None:
         *("--strip-prefix", "--name", "--suite-root", "--step", "--consistency-samples", "--seed"),
         *("--attack-limit", "--download", "--skip-bad", "--precision", "--shard", "--submit"),
         *("--jobs", "--slurm", "--wait", "--dry-run", "--plugin", "--logger"),
+        *("--ap", "--score-threshold"),
     }
 
 

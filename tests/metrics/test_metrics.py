@@ -29,8 +29,10 @@ COUNT, VIEW, MARGIN, CLASSES = 9, 12, 9, 7
 KEYS = [f"image {i}" for i in range(COUNT)]
 SETTINGS = Settings(max_shift=2, consistency_samples=2, seed=1)
 GEOMETRY = Geometry(VIEW, VIEW + 2 * MARGIN, MARGIN, "none")
+ON_PIXELS = [name for name in ATTACKS if not SHIFTS.get(ATTACKS.get(name).shift).digitizes]
 ARGUMENTS = {  # of the metrics that have several; camera needs data that can be rendered
-    "adversarial": [name for name in ATTACKS if not SHIFTS.get(ATTACKS.get(name).shift).digitizes],
+    "adversarial": ON_PIXELS,
+    **{name: ["crop", "integer"] for name in ("detected", "segmented", "swing")},
     "consistency": list(DRAWS),
     "agreement": ["3", "3:roll"],
 }

@@ -37,7 +37,7 @@ def nearest(): return net(), {"input_size": (3, 32, 32), "interpolation": "neare
 def classes(count): return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, count))
 def failing(): raise ValueError("no weights here")
 def number(): return 3
-def not_a_classifier(): return nn.Conv2d(3, 4, 1)
+def not_a_classifier(): return nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(2))
 def small(): return nn.Sequential(nn.Flatten(), nn.Linear(3 * 96 * 96, 5))
 def sized(): return small(), {"input_size": 96}
 def scalar(): return net(), {"input_size": 32, "mean": 0.5, "std": 0.25}

@@ -24,7 +24,8 @@ def limit(text: str, *, above: bool = False) -> Limit:
 def test_planned_scores_need_no_model() -> None:
     assert {str(name) for name in PLANNED} == {
         *("accuracy", "consistency_half", "change_half"),
-        *(f"adversarial_crop@{s}" for s in range(4)),
+        *("detected", "segmented"),  # the task follows from the model
+        *(f"{f}_crop@{s}" for f in ("adversarial", "detected", "segmented") for s in range(4)),
     }
     assert [str(name) for name, lower in PLANNED.items() if lower] == ["change_half"]
 

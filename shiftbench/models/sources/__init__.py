@@ -84,6 +84,7 @@ class Built:
     weights: str = ""  # digest of the weights, if the network has no state dict
     parameters: int | None = None  # number of parameters, if the network has none
     exported: ExportInfo | None = None  # metadata of a file that `shiftbench export` wrote
+    score_threshold: float | None = None  # of detections that count; None: the default
 
 
 @dataclass(frozen=True)

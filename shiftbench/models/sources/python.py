@@ -1,7 +1,9 @@
 """`FILE.py:FUNCTION`: the user's function returns a model, and may add its preprocessing.
 
-The model is a module or any callable from images to logits. Beside it the function may return a
-mapping such as `{"input_size": 96, "mean": 0.5, "std": 0.5}`, or the transform of the evaluation.
+The model is a module or any callable from images to logits; to torchvision's list of dicts with
+boxes, labels and scores; or to maps (B, classes, h, w). Beside it the function may return a mapping
+such as `{"input_size": 96, "mean": 0.5, "std": 0.5}`, or the transform of the evaluation. The
+mapping of a detector may also contain `class_names` and `score_threshold`.
 """
 
 from __future__ import annotations
@@ -41,12 +43,18 @@ def build(name: ModelName, request: Request) -> Built:
             f"images to logits), or a model and its preprocessing, got a {type(network).__name__}: "
             "return one of them"
         )
+    further = {}
+    if isinstance(given, Mapping):
+        further = {key: given[key] for key in ("class_names", "score_threshold") if key in given}
+        given = {key: value for key, value in given.items() if key not in further}
     own = Preprocessing.of(network) if hasattr(network, "pretrained_cfg") else None
     options = ",".join(f"{key}={value!r}" for key, value in sorted(request.options.items()))
     return Built(
         network,
         read_preprocessing({} if given is None else given, name.public_name(), own),
+        tuple(map(str, further.get("class_names", ()))),
         code={"function": function, "options": options, **digests},
+        score_threshold=further.get("score_threshold"),
     )
 
 

@@ -1,0 +1,172 @@
+"""Views of whole images: resized by the longer side, a moving window, and a fill that stays.
+
+An image is resized so that its longer side has S + 2m pixels. The window of (h - 2m) x (w - 2m)
+pixels moves by the offset. The model's own fill around the window, up to S x S, does not move.
+Input remedies cut the window out of one that has `spare` further pixels on each side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL.Image import Image
+from typing_extensions import override
+
+from aft_models.preprocessing import Preprocessing
+from shiftbench.errors import UsageError
+from shiftbench.geometry import INTERPOLATIONS, Geometry
+from shiftbench.grid import Offset
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Position of a resized image within the views of a model."""
+
+    height: int  # of the resized image, in pixels
+    width: int
+    margin: int  # m: pixels that offsets move the window by, on each side
+    view: tuple[int, int]  # height and width of the model's images
+    top: int = 0  # position of the window within the view
+    left: int = 0
+    zoom: tuple[float, float] = (1.0, 1.0)  # resized pixels per pixel of the file: y, x
+    spare: int = 0  # further pixels on each side, which input remedies choose from
+
+    @property
+    def border(self) -> int:
+        """Pixels of the resized image around the unshifted window, on each side."""
+        return self.margin + self.spare
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Height and width of the window."""
+        return self.height - 2 * self.border, self.width - 2 * self.border
+
+    def resized(self, boxes: NDArray[Any]) -> NDArray[np.float32]:
+        """Convert boxes (n, 4) of the file to pixels of the resized image."""
+        zy, zx = self.zoom
+        moved: NDArray[np.float32] = (boxes * [zx, zy, zx, zy]).astype(np.float32)
+        return moved
+
+    def in_view(self, boxes: NDArray[Any]) -> NDArray[np.float64]:
+        """Convert boxes (n, 4) of the resized image to pixels of the unshifted view."""
+        return boxes.astype(np.float64) + self._corner
+
+    def from_view(self, boxes: NDArray[Any]) -> NDArray[np.float32]:
+        """Convert boxes (n, 4) of the unshifted view to pixels of the resized image."""
+        most = [self.width, self.height] * 2
+        moved: NDArray[np.float32] = np.clip(boxes - self._corner, 0, most).astype(np.float32)
+        return moved
+
+    @property
+    def _corner(self) -> NDArray[np.float64]:
+        return np.array([self.left - self.border, self.top - self.border] * 2, np.float64)
+
+    def whole(self, boxes: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the largest shift (px) at which boxes of the view stay in the window; -1: none."""
+        (height, width), (top, left) = self.window, (self.top, self.left)
+        x1, y1, x2, y2 = boxes.T
+        edges = np.stack([x1 - left, y1 - top, left + width - x2, top + height - y2])
+        # Coordinates are rounded to float32.
+        largest = np.floor(edges.min(0, initial=1e9) + 1e-3)
+        whole: NDArray[np.int64] = np.maximum(largest, -1).astype(np.int64)
+        return whole
+
+    def visible(self, boxes: NDArray[Any], offset: Offset) -> NDArray[np.float64]:
+        """Cut boxes of the view to what the window shows at an offset, in unshifted positions."""
+        (height, width), shift = self.window, np.array([offset.dx, offset.dy] * 2)
+        low = np.array([self.left, self.top] * 2)
+        cut: NDArray[np.float64] = np.clip(boxes - shift, low, low + [width, height] * 2) + shift
+        return cut
+
+    def paste(self, window: Tensor, fill: Tensor) -> Tensor:
+        """Surround a window (C, h, w) by the fill (C,), up to the size of the view."""
+        if tuple(window.shape[1:]) == self.view:
+            return window
+        view = fill.view(-1, 1, 1).expand(-1, *self.view).clone()
+        height, width = self.window
+        view[:, self.top : self.top + height, self.left : self.left + width] = window
+        return view
+
+
+@dataclass(frozen=True)
+class Fitted(Geometry):
+    """The canvas of a whole image, resized by its longer side: nothing is cut off."""
+
+    spare: int = 0  # pixels beyond the margin on each side, for input remedies
+    centered: bool = False  # the window is in the center of the view; False: in its upper left
+    fill: tuple[float, ...] = (0.0, 0.0, 0.0)  # around the window, levels of 255 per channel
+
+    @property
+    @override
+    def side(self) -> int:
+        return self.view + 2 * (self.margin + self.spare)
+
+    @override
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "fill": list(self.fill)}
+
+    def frame(self, width: int, height: int) -> Frame:
+        """Return the frame of an image file of this size."""
+        columns, rows = self._fit(width, height)
+        border = self.margin + self.spare
+        inner = rows - 2 * border, columns - 2 * border
+        top, left = ((self.view - side) // 2 if self.centered else 0 for side in inner)
+        return Frame(
+            rows,
+            columns,
+            self.margin,
+            (self.view, self.view),
+            top,
+            left,
+            (rows / height, columns / width),
+            self.spare,
+        )
+
+    def _fit(self, width: int, height: int) -> tuple[int, int]:
+        """Return width and height after the resize; each leaves a window of one pixel or more."""
+        ratio, least = self.side / max(width, height), self.side - self.view + 1
+        return max(round(width * ratio), least), max(round(height * ratio), least)
+
+    @override
+    def canvas(self, image: Image) -> Tensor:
+        """Resize an RGB image into the upper left corner of a canvas: uint8 (3, side, side)."""
+        import torch
+
+        filter_ = INTERPOLATIONS[self.interpolation]
+        pixels = np.asarray(image.resize(self._fit(*image.size), filter_))
+        canvas = np.zeros((3, self.side, self.side), np.uint8)
+        canvas[:, : pixels.shape[0], : pixels.shape[1]] = pixels.transpose(2, 0, 1)
+        return torch.from_numpy(canvas)
+
+
+def fitted_for(preprocessing: Preprocessing, *, margin: int, spare: int) -> Fitted:
+    """Plan the canvas of whole images.
+
+    Args:
+        preprocessing: The images that the model takes, with its fill.
+        margin: Pixels that offsets move the window by.
+        spare: Pixels on each side that input remedies of compared models need.
+    """
+    size = preprocessing.size
+    border = margin + max(spare, preprocessing.margin)
+    if preprocessing.scale > 1:
+        raise UsageError(
+            f"expected remedies at one camera pixel per network pixel around whole images, got "
+            f"{preprocessing.scale}. Use scale 1, such as align:12:1"
+        )
+    return Fitted(
+        view=size,
+        resize=size + 2 * border,
+        margin=margin,
+        interpolation=preprocessing.interpolation,
+        crop="whole",
+        spare=border - margin,
+        centered=preprocessing.centered,
+        fill=preprocessing.fill,
+    )
