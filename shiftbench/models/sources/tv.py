@@ -98,7 +98,7 @@ def _segmenter(network: Any, transforms: Any, size: int | None, classes: tuple[s
 
 
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Number the classes that share the name "N/A", which no data set has."""
+    """Give distinct names to the classes "N/A", which no data set has."""
     return tuple(f"N/A {i}" if name == "N/A" else name for i, name in enumerate(names))
 
 
