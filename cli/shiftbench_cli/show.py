@@ -1,12 +1,15 @@
-"""`shiftbench show`: draw an image under shifts."""
+"""`shiftbench show`: draw an image under shifts, or the predictions of models over offsets."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from shiftbench.errors import UsageError
 from shiftbench.files import format_of
+from shiftbench.models.names import parse_models, require_one_model
 from shiftbench.pictures.show import (
     DEFAULT_OFFSETS,
     default_offsets,
@@ -15,25 +18,117 @@ from shiftbench.pictures.show import (
 )
 from shiftbench.report.plots import ENDINGS, save_figure
 from shiftbench_cli import options, render
-from shiftbench_cli.options import OPTIONS, PATH
+from shiftbench_cli.options import PATH, Choice, Group
 
 _DEFAULTS = ", ".join(f"{name}={o.dy:g},{o.dx:g}" for name, o in DEFAULT_OFFSETS.items())
+PREDICTIONS = Group("Predictions")
+SHIFTS = Group("Shift types (without a model)")
+OUTPUT = Group("Output")
 
 
 @options.command("show")
-@click.argument("image", type=PATH)
-@options.picture("shifts.png")
-@OPTIONS(
+@click.argument("image")
+@options.models(
+    "Model whose predictions are drawn, e.g. timm:resnet50; repeatable.", group=PREDICTIONS
+)
+@options.checkpoint(PREDICTIONS)
+@options.strip_prefix(PREDICTIONS)
+@PREDICTIONS(
+    "--label",
+    "CLASS",
+    "Correct class, by name or index.  [default: the class predicted without a shift]",
+)
+@PREDICTIONS("-a --attack", "NAME[:STEP]", "Shift type and step.", default="crop")
+@PREDICTIONS("--max-shift", "STEPS", "Grid radius.", type=click.IntRange(1), default=3)
+@PREDICTIONS(
+    "--crop-pct", "RULE", "Resize: paper (256/224), model, or a fraction.", default="paper"
+)
+@PREDICTIONS(
+    "--pad",
+    "MODE",
+    "If the image is too small to shift: none, reflect, zeros.",
+    type=Choice(["none", "reflect", "zeros"]),
+    default="none",
+)
+@options.device(PREDICTIONS)
+@SHIFTS(
     "--offset offsets",
     "ATTACK=DY,DX",
     f"Offset in pixels; repeatable.  [default: {_DEFAULTS}]",
     multiple=True,
 )
-@OPTIONS("--size", "PIXELS", "Side of the view.", type=click.IntRange(16), default=224)
-@options.plugins()
-def command(image: Path, output: Path, offsets: tuple[str, ...], size: int) -> None:
-    """Draw IMAGE under each shift type, and what each shift changes."""
+@SHIFTS("--size", "PIXELS", "Side of the view.", type=click.IntRange(16), default=224)
+@OUTPUT(
+    "-o --output",
+    "FILE",
+    "Picture to write: .png, .pdf or .svg.",
+    type=PATH,
+    default=Path("shifts.png"),
+)
+@options.plugins(OUTPUT)
+def command(
+    image: str,
+    models: tuple[str, ...],
+    output: Path,
+    offsets: tuple[str, ...],
+    size: int,
+    **settings: Any,
+) -> None:
+    r"""Draw IMAGE and the class that each model predicts at every offset of a grid.
+
+    IMAGE is a file, or scenes:N for an image of the embedded dataset. Without --model, draw the
+    file under each shift type.
+
+    \b
+    shiftbench show photo.jpg -m timm:resnet50 -m timm:resnet50+vote:3
+    shiftbench show scenes:7 -m xcit_pico_6_p8.scenes -m xcit_pico_6_p8_af.scenes
+    """
     format_of(output, ENDINGS)
+    if models:
+        _draw_predictions(image, models, output, **settings)
+        return
     chosen = {**default_offsets(size), **dict(parse_offset(text) for text in offsets)}
-    save_figure(show_image(image, offsets=chosen, view=size), output)
-    render.note(f"{output}: {image.name} under {len(chosen)} shifts")
+    save_figure(show_image(Path(image), offsets=chosen, view=size), output)
+    render.note(f"{output}: {Path(image).name} under {len(chosen)} shifts")
+
+
+def _draw_predictions(
+    image: str,
+    texts: tuple[str, ...],
+    output: Path,
+    *,
+    checkpoint: Path | None,
+    strip_prefix: str | None,
+    label: str | None,
+    attack: str,
+    max_shift: int,
+    crop_pct: str,
+    pad: str,
+    device: str,
+) -> None:
+    from shiftbench.models import load_model
+    from shiftbench.pictures.predictions import open_image, predict_image, predictions_figure
+    from shiftbench.running.job import Settings
+
+    if attack in ("all", "none"):
+        raise UsageError(f"expected one attack, got {attack!r}. Use --attack crop")
+    if checkpoint is not None:
+        require_one_model(texts)
+    names = parse_models(list(dict.fromkeys(texts)))
+    settings = Settings(attacks=(attack,), max_shift=max_shift, crop_pct=crop_pct, pad=pad)
+    opened = open_image(image)
+    grids = []
+    for name in names:
+        model = load_model(
+            name,
+            checkpoint=checkpoint,
+            strip_prefix=strip_prefix,
+            class_names=opened.class_names,
+        )
+        grids.append(predict_image(model, opened, settings, label=label, device=device))
+    save_figure(predictions_figure(opened, grids), output)
+    for grid in grids:
+        right = grid.predicted - sum(grid.wrong.values())
+        what = "correct" if grid.labeled else "the class of the unshifted image"
+        render.note(f"{grid.model}: {what} at {right} of {grid.predicted} offsets")
+    render.note(f"{output}: {Path(image).name}, {len(grids)} models")
