@@ -1,14 +1,15 @@
-"""The committed records, and the tables of the findings."""
+"""Committed records, and Markdown tables of their scores."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
-from shiftbench.records.compare import compare
+from shiftbench.records.compare import compare, unequal
 from shiftbench.records.folder import load_records
 from shiftbench.records.result import Result, image_ids
 from shiftbench.scores import ScoreName
@@ -17,13 +18,14 @@ from shiftbench.statistics import Score, mean_score
 
 RECORDS = Path(__file__).parents[1] / "results" / "records"
 KINDS = ("integer", "half", "crop")  # of consistency
+REMOVED = "+select"  # a remedy of earlier versions
 Scores = Mapping[ScoreName, Score]
 
 
 @cache
 def committed() -> tuple[Result, ...]:
-    """Read every committed record."""
-    return tuple(load_records([RECORDS]))
+    """Read every committed record of a remedy that exists."""
+    return tuple(r for r in load_records([RECORDS]) if REMOVED not in r.model.name)
 
 
 @cache
@@ -34,10 +36,37 @@ def images(result: Result) -> pd.DataFrame:
     return frame.set_index(ids)
 
 
+def find(model: str, data: str) -> Result | None:
+    """Return the result of a model, or None if there is no record."""
+    found = (r for r in committed() if (r.model.name, r.data.name) == (model, data))
+    return next(found, None)
+
+
 def record(model: str, data: str) -> Result:
     """Return the result of a model."""
-    (chosen,) = (r for r in committed() if (r.model.name, r.data.name) == (model, data))
-    return chosen
+    found = find(model, data)
+    assert found is not None, f"there is no record of {model} on {data}"
+    return found
+
+
+def scale(result: Result) -> int:
+    """Return the camera pixels per network pixel of a record."""
+    return int(result.data.geometry.get("scale", 1))
+
+
+def original(repaired: Result) -> Result | None:
+    """Return the record of the same network without remedies, under equal conditions."""
+    base = repaired.model.name.partition("+")[0]
+    names = re.compile(rf"{re.escape(base)}([ .@(].*)?")  # also `tv:mobilenet_v2 (scale 2)`
+    for result in committed():
+        same = "+" not in result.model.name and names.fullmatch(result.model.name)
+        if (
+            same
+            and scale(result) == scale(repaired)
+            and not unequal(result.conditions, repaired.conditions)
+        ):
+            return result
+    return None
 
 
 def shown(score: Score | None) -> str:
@@ -74,8 +103,9 @@ def lost(result: Result, name: ScoreName) -> Score | None:
 def scores_table(names: Mapping[str, str], data: str, columns: Mapping[str, ScoreName]) -> str:
     """Return a row per model and a column per score; the head contains the number of images."""
     scores = {row: record(model, data).scores for row, model in names.items()}
-    header = [f"{title}{count(scores.values(), name)}" for title, name in columns.items()]
-    rows = [[row, *(shown(s.get(name)) for name in columns.values())] for row, s in scores.items()]
+    known = {title: n for title, n in columns.items() if any(n in s for s in scores.values())}
+    header = [f"{title}{count(scores.values(), name)}" for title, name in known.items()]
+    rows = [[row, *(shown(s.get(name)) for name in known.values())] for row, s in scores.items()]
     return table(["", *header], rows)
 
 

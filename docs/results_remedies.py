@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from findings_records import at, committed, count, difference, record, shown, table
+from records_tables import at, committed, count, difference, record, shown, table
 
 from shiftbench.records.result import Result
 
-PHOTOGRAPHS = "imagenette128"
+IMAGENETTE = "imagenette128"
 NETWORKS = {
     "Lite0": "tf_efficientnet_lite0.imagenette",
     "XCiT": "xcit_pico_6_p8.imagenette",
     "alias-free": "xcit_pico_6_p8_af.imagenette",
 }
-WAYS = {  # all fine-tuned from the same weights, alike
-    "fine-tuned (control)": ".control",
-    "fine-tuned (control), `select:10`": ".control+select:10",
-    "`steady`": ".steady",
-    "`steady`, `select:10`": ".steady+select:10",
-    "fine-tuned (control), `vote:3`": ".control+vote:3",
+WAYS = {  # all fine-tuned from the same weights, alike; patterns of the end of a name
+    "fine-tuned (control)": r"\.control",
+    "fine-tuned (control), `align`": r"\.control\+align.*",
+    "`shift-consistency`": r"\.(steady|shift-consistency)",
+    "`shift-consistency`, `align`": r"\.(steady|shift-consistency)\+align.*",
+    "fine-tuned (control), `vote:3`": r"\.control\+vote(:3)?",
 }
+CONTROL = "fine-tuned (control)"
 TERMS = {  # of the loss, for the same time
     "none": ".control",
     "between the two windows, weight 2": ".kl2",
@@ -35,43 +37,42 @@ FRACTIONS = {  # by half pixels
 }
 
 
-def _records() -> Iterator[tuple[str, Result]]:
-    """Yield each network with each remedy, if there is a record."""
-    measured = {one.model.name: one for one in committed()}
+def _records() -> Iterator[tuple[str, str, Result]]:
+    """Yield network, remedy and record of each combination that has a record."""
     for net, model in NETWORKS.items():
-        for way, suffix in WAYS.items():
-            if model + suffix in measured:
-                yield f"{net}, {way}", measured[model + suffix]
+        for way, pattern in WAYS.items():
+            for one in committed():
+                if re.fullmatch(re.escape(model) + pattern, one.model.name):
+                    yield net, way, one
 
 
-def cured() -> str:
+def margin_scores() -> str:
     """Tabulate the adversarial accuracy of each network and remedy."""
     columns = CROPS | FRACTIONS
-    scores = {row: one.scores for row, one in _records()}
+    scores = {f"{net}, {way}": one.scores for net, way, one in _records()}
     header = [f"{title}{count(scores.values(), name)}" for title, name in columns.items()]
     rows = [[row, *(shown(s.get(name)) for name in columns.values())] for row, s in scores.items()]
     return table(["", *header], rows)
 
 
-def cured_paired() -> str:
-    """Tabulate what each remedy gains over fine-tuning, image by image."""
+def margin_paired() -> str:
+    """Tabulate the paired difference of each remedy to fine-tuning alone."""
     columns = {t: n for t, n in (CROPS | FRACTIONS).items() if t not in ("crop 1 px", "crop 3 px")}
-    first, rows = None, []
-    for row, one in _records():
-        if one.model.name.endswith(WAYS["fine-tuned (control)"]):
-            first = one
-        else:
-            assert first is not None
-            rows.append([row, *(difference(first, one, name) for name in columns.values())])
+    controls = {net: one for net, way, one in _records() if way == CONTROL}
+    rows = [
+        [f"{net}, {way}", *(difference(controls[net], one, name) for name in columns.values())]
+        for net, way, one in _records()
+        if way != CONTROL
+    ]
     return table(["points", *columns], rows)
 
 
 def ablation() -> str:
     """Tabulate terms of the loss, each with the same compute."""
-    control = record(NETWORKS["Lite0"] + TERMS["none"], PHOTOGRAPHS)
+    control = record(NETWORKS["Lite0"] + TERMS["none"], IMAGENETTE)
     rows = []
     for term, name in TERMS.items():
-        one = record(NETWORKS["Lite0"] + name, PHOTOGRAPHS)
+        one = record(NETWORKS["Lite0"] + name, IMAGENETTE)
         cells = [shown(one.scores[point]) for point in CROPS.values()]
         gain = difference(control, one, at("crop", 6)) if one is not control else ""
         rows.append([term, *cells, gain])

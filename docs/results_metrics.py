@@ -7,8 +7,8 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from findings_records import KINDS, at, committed, extent, images, table
 from numpy.typing import NDArray
+from records_tables import KINDS, at, committed, extent, images, table
 from scipy.stats import rankdata
 
 from shiftbench.records.compare import unequal
@@ -74,7 +74,7 @@ def trial(first: Result, second: Result, name: ScoreName) -> Trial | None:
     return Trial((one, two), passes)
 
 
-def telling() -> str:
+def passes_until_different() -> str:
     """Tabulate the forward passes until two networks differ significantly, by score."""
     names = [ScoreName("consistency", kind) for kind in KINDS]
     names += [at(attack, radius) for attack in PAPER_ATTACKS for radius in (1, 3, 6)]

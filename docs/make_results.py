@@ -1,6 +1,6 @@
 """Write the tables and figures of the documentation that are made from records.
 
-python docs/make_findings.py
+python docs/make_results.py
 
 A table is between a pair of markers of its page. A test fails if page and records differ.
 """
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from findings_measurements import correlations, telling
-from findings_public import front, networks, overview, predicts, published, selected, zoo
-from findings_records import (
+from matplotlib.figure import Figure
+from records_tables import (
     KINDS,
     at,
     committed,
@@ -25,8 +24,20 @@ from findings_records import (
     shown,
     table,
 )
-from findings_remedies import ablation, cured, cured_paired
-from matplotlib.figure import Figure
+from results_metrics import correlations, passes_until_different
+from results_public import (
+    aligned,
+    aligned_camera,
+    aligned_summary,
+    arrows,
+    front,
+    networks,
+    opening,
+    predicts,
+    published,
+    zoo,
+)
+from results_remedies import ablation, margin_paired, margin_scores
 
 from shiftbench.records.folder import select
 from shiftbench.report.formats import update_between_markers
@@ -35,8 +46,9 @@ from shiftbench.scores import ACCURACY, ScoreName
 from shiftbench.statistics import mean_score
 
 DOCS = Path(__file__).parent
+IMAGES = DOCS / "images"
 
-PHOTOGRAPHS = "imagenette128"
+IMAGENETTE = "imagenette128"
 TRIO = {
     "baseline": "xcit_pico_6_p8.imagenette",
     "APS": "xcit_pico_6_p8_aps.imagenette",
@@ -60,23 +72,23 @@ ATTACKED = ("integer", "half", "bilinear", "lanczos")  # besides crop, of TRIO
 def trio_whole() -> str:
     """Tabulate accuracy and consistency of the trio."""
     kinds = {f"consistency {kind}": ScoreName("consistency", kind) for kind in KINDS}
-    return scores_table(TRIO, PHOTOGRAPHS, {"accuracy": ACCURACY, **kinds})
+    return scores_table(TRIO, IMAGENETTE, {"accuracy": ACCURACY, **kinds})
 
 
 def trio_crops() -> str:
     """Tabulate the trio under crop shifts."""
     columns = {f"{s} px" if s else "clean": at("crop", s) for s in (0, 1, 2, 3, 6)}
-    return scores_table(TRIO, PHOTOGRAPHS, columns)
+    return scores_table(TRIO, IMAGENETTE, columns)
 
 
-def trio_kept() -> str:
+def trio_attacks() -> str:
     """Tabulate clean and adversarial accuracy under each attack."""
     rows = []
     for row, model in TRIO.items():
-        scores = record(model, PHOTOGRAPHS).scores
+        scores = record(model, IMAGENETTE).scores
         cells = [[shown(scores[at(attack, radius)]) for radius in (0, 6)] for attack in ATTACKED]
         rows.append([row, *(" → ".join(cell) for cell in cells)])
-    scores = [record(model, PHOTOGRAPHS).scores for model in TRIO.values()]
+    scores = [record(model, IMAGENETTE).scores for model in TRIO.values()]
     header = [f"{extent(attack, 6)}{count(scores, at(attack, 6))}" for attack in ATTACKED]
     return table(["", *header], rows)
 
@@ -89,7 +101,7 @@ def trio_blur() -> str:
     }
     rows, counts = [], set()
     for row, model in TRIO.items():
-        values = record(model, PHOTOGRAPHS).outcomes()
+        values = record(model, IMAGENETTE).outcomes()
         searched = [values[names[f"{kind} 1 px"]].index for kind in ("lanczos", "bilinear")]
         both = searched[0].intersection(searched[1])
         rows.append([row, *(shown(mean_score(values[name].loc[both])) for name in names.values())])
@@ -106,7 +118,7 @@ def trio_paired() -> str:
             for row in TRIO
             if row != "alias-free"
         },
-        PHOTOGRAPHS,
+        IMAGENETTE,
         [("crop", 0), ("crop", 1), ("crop", 6), *((attack, 6) for attack in ATTACKED)],
     )
 
@@ -118,12 +130,12 @@ def repaired() -> str:
         "consistency crop": ScoreName("consistency", "crop"),
         **{extent(*point): at(*point) for point in POINTS},
     }
-    return scores_table(REPAIRED, PHOTOGRAPHS, columns)
+    return scores_table(REPAIRED, IMAGENETTE, columns)
 
 
 def repaired_lost() -> str:
     """Tabulate the fraction of correctly classified images that each attack changes."""
-    records = {row: record(model, PHOTOGRAPHS) for row, model in REPAIRED.items()}
+    records = {row: record(model, IMAGENETTE) for row, model in REPAIRED.items()}
     rows = [
         [
             row,
@@ -140,7 +152,7 @@ def repaired_paired() -> str:
     first = REPAIRED["original"]
     return paired_table(
         {row: (first, second) for row, second in REPAIRED.items() if second != first},
-        PHOTOGRAPHS,
+        IMAGENETTE,
         [("crop", 0), *POINTS],
     )
 
@@ -151,35 +163,42 @@ def camera() -> str:
     return scores_table(SCENES, "scenes", {"clean": at("camera", 0), **moved})
 
 
-FINDINGS: Mapping[str, Callable[[], str]] = {
-    "trio-whole": trio_whole,
-    "trio-crops": trio_crops,
-    "trio-kept": trio_kept,
-    "trio-blur": trio_blur,
-    "trio-paired": trio_paired,
-    "repaired": repaired,
-    "repaired-lost": repaired_lost,
-    "repaired-paired": repaired_paired,
-    "cured": cured,
-    "cured-paired": cured_paired,
-    "ablation": ablation,
-    "zoo": zoo,
-    "selected": selected,
-    "published": published,
-    "predicts": predicts,
-    "camera": camera,
-    "telling": telling,
-    "correlations": correlations,
+Tables = Mapping[str, Callable[[], str]]
+PAGES: Mapping[Path, Tables] = {
+    DOCS.parent / "README.md": {"opening": opening, "networks": front},
+    DOCS / "results" / "imagenet.md": {"zoo": zoo, "published": published, "predicts": predicts},
+    DOCS / "results" / "repair.md": {
+        "aligned": aligned,
+        "aligned-summary": aligned_summary,
+        "aligned-camera": aligned_camera,
+        "repaired": repaired,
+        "repaired-lost": repaired_lost,
+        "repaired-paired": repaired_paired,
+        "margin-scores": margin_scores,
+        "margin-paired": margin_paired,
+        "ablation": ablation,
+    },
+    DOCS / "results" / "alias-free.md": {
+        "trio-whole": trio_whole,
+        "trio-crops": trio_crops,
+        "trio-attacks": trio_attacks,
+        "trio-paired": trio_paired,
+        "trio-blur": trio_blur,
+        "camera": camera,
+    },
+    DOCS / "results" / "which-metric.md": {
+        "passes": passes_until_different,
+        "correlations": correlations,
+    },
 }
-PAGES = {DOCS / "findings.md": FINDINGS, DOCS.parent / "README.md": {"board": front}}
 
 
 def figures() -> Iterator[tuple[str, Figure]]:
     """Yield the name and curves of each figure."""
     realistic = ("crop", "bilinear")
-    trio = [record(model, PHOTOGRAPHS) for model in TRIO.values()]
+    trio = [record(model, IMAGENETTE) for model in TRIO.values()]
     yield "imagenette", curves_figure(trio, attacks=realistic)
-    yield "repaired", curves_figure([record(model, PHOTOGRAPHS) for model in REPAIRED.values()])
+    yield "repaired", curves_figure([record(model, IMAGENETTE) for model in REPAIRED.values()])
     yield "imagenet", curves_figure(networks())
     for data in ("cifar10", "scenes"):
         yield data, curves_figure(select(committed(), data=data))
@@ -191,8 +210,8 @@ def main() -> None:
         for name, make in tables.items():
             update_between_markers(page, make(), name=name)
     for name, figure in figures():
-        save_figure(figure, DOCS / f"curves-{name}.png")
-    save_figure(overview(), DOCS / "board.png")
+        save_figure(figure, IMAGES / f"curves-{name}.png")
+    save_figure(arrows(), IMAGES / "leaderboard.png")
 
 
 if __name__ == "__main__":
