@@ -1,4 +1,4 @@
-"""Draws docs/alias-free.png and prints the figures quoted in docs/alias-free.md.
+"""Draw docs/images/alias-free.png and print the figures of docs/explanation/alias-free.md.
 
 python docs/make_alias_free_figure.py
 """
@@ -24,7 +24,7 @@ from aft_models.layers import fractional_shift
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import fft_reference as reference
 
-TARGET = Path(__file__).with_name("alias-free.png")
+TARGET = Path(__file__).parent / "images" / "alias-free.png"
 SIDE = 224
 SHIFTS = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0)
 MODELS = {
