@@ -2,7 +2,7 @@
 
     python docs/tutorials/execute.py [--check] [NOTEBOOK...]
 
-With --check the files stay as they are; a cell that fails is an error either way.
+With --check the files do not change; a cell that fails is an error either way.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def main() -> None:
     """Run the given notebooks, by default all."""
     parser = argparse.ArgumentParser(description="Run the tutorials and store their outputs.")
     parser.add_argument("notebooks", nargs="*", type=Path)
-    parser.add_argument("--check", action="store_true", help="leave the files as they are")
+    parser.add_argument("--check", action="store_true", help="do not change the files")
     given = parser.parse_args()
     # `!shiftbench` in a cell is the one of this environment.
+    os.environ |= {"NO_COLOR": "1", "COLUMNS": "110"}  # plain tables, as wide as a page
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for path in given.notebooks or sorted(HERE.glob("*.ipynb")):
         notebook = execute(path)
