@@ -1,4 +1,4 @@
-"""The tables of the findings and of the README follow from the committed records."""
+"""Tables of the README and of the results pages follow from the committed records."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from shiftbench.report.formats import markers
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def test_findings_tables_equal_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_tables_equal_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS)
-    import make_findings
+    import make_results
 
-    for page, tables in make_findings.PAGES.items():
+    for page, tables in make_results.PAGES.items():
         text = page.read_text("utf-8")
         for name, make in tables.items():
             first, last = markers(name)
-            shown = text[text.index(first) + len(first) : text.index(last)]
-            assert shown.strip() == make(), f"{name}: run `make leaderboard`"
+            written = text[text.index(first) + len(first) : text.index(last)]
+            assert written.strip() == make(), f"{name}: run `make leaderboard`"
+
+
+def test_arrows_figure_has_a_row_per_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    import results_public
+
+    axes = results_public.arrows().axes[0]
+    assert len(axes.get_yticklabels()) == len(results_public.networks()) == 7
