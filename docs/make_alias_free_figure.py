@@ -38,7 +38,7 @@ FLOOR = 1e-16  # where an exact zero is drawn
 
 
 def scene(count: int = 1) -> Tensor:
-    """An image with the falling spectrum of photographs and nothing at the Nyquist frequency."""
+    """Draw images with the falling spectrum of natural images and no Nyquist energy."""
     generator = torch.Generator().manual_seed(0)
     white = torch.randn(count, 3, SIDE, SIDE, dtype=torch.float64, generator=generator)
     rows = torch.fft.fftfreq(SIDE, dtype=torch.float64)[:, None]
@@ -66,7 +66,7 @@ def residues(name: str, up: int, x: Tensor) -> list[float]:
 
 
 def draw_signal(axes: Axes) -> None:
-    """One line of 12 samples: GELU on the grid depends on where the grid lies."""
+    """Draw one line of 12 samples, whose GELU depends on the position of the grid."""
     n, fine = 12, 40
     torch.manual_seed(3)
     line = reference.fft_downsample_1d(torch.randn(n, dtype=torch.float64) * 1.6, n)
