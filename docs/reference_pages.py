@@ -18,7 +18,7 @@ from shiftbench_cli.main import COMMANDS, cli
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("shiftbench", "aft_models", "cli/shiftbench_cli")
 CLI_PAGE = "reference/cli.md"
-WIDTH = 100  # characters of a help text
+WIDTH = 84  # characters of a help text: as wide as a page
 
 
 def cli_reference() -> str:
