@@ -18,7 +18,7 @@ from shiftbench.pictures.show import (
 )
 from shiftbench.report.plots import ENDINGS, save_figure
 from shiftbench_cli import options, render
-from shiftbench_cli.options import PATH, Choice, Group
+from shiftbench_cli.options import COUNT, PATH, Choice, Group
 
 _DEFAULTS = ", ".join(f"{name}={o.dy:g},{o.dx:g}" for name, o in DEFAULT_OFFSETS.items())
 PREDICTIONS = Group("Predictions")
@@ -50,6 +50,12 @@ OUTPUT = Group("Output")
     type=Choice(["none", "reflect", "zeros"]),
     default="none",
 )
+@PREDICTIONS(
+    "--scale",
+    "N",
+    "Camera px per network px.  [default: 2 with align or camera on files, else 1]",
+    type=COUNT,
+)
 @options.device(PREDICTIONS)
 @SHIFTS(
     "--offset offsets",
@@ -80,7 +86,7 @@ def command(
     file under each shift type.
 
     \b
-    shiftbench show photo.jpg -m timm:resnet50 -m timm:resnet50+vote:3
+    shiftbench show photo.jpg -m timm:resnet50 -m timm:resnet50+align:8
     shiftbench show scenes:7 -m xcit_pico_6_p8.scenes -m xcit_pico_6_p8_af.scenes
     """
     format_of(output, ENDINGS)
@@ -104,28 +110,44 @@ def _draw_predictions(
     max_shift: int,
     crop_pct: str,
     pad: str,
+    scale: int | None,
     device: str,
 ) -> None:
+    from shiftbench.data import RenderedSet
     from shiftbench.models import load_model
     from shiftbench.pictures.predictions import open_image, predict_image, predictions_figure
-    from shiftbench.running.job import Settings
+    from shiftbench.running.suite import RunSpec, with_shared_view
 
     if attack in ("all", "none"):
         raise UsageError(f"expected one attack, got {attack!r}. Use --attack crop")
     if checkpoint is not None:
         require_one_model(texts)
     names = parse_models(list(dict.fromkeys(texts)))
-    settings = Settings(attacks=(attack,), max_shift=max_shift, crop_pct=crop_pct, pad=pad)
     opened = open_image(image)
+    source = "scenes" if isinstance(opened, RenderedSet) else f"folder:{image}"
+    specs = with_shared_view(
+        [
+            RunSpec(
+                model=text,
+                data=source,
+                attacks=(attack,),
+                max_shift=max_shift,
+                crop_pct=crop_pct,
+                pad=pad,
+                scale=scale,
+            )
+            for text in dict.fromkeys(texts)
+        ]
+    )
     grids = []
-    for name in names:
+    for name, spec in zip(names, specs, strict=True):
         model = load_model(
             name,
             checkpoint=checkpoint,
             strip_prefix=strip_prefix,
             class_names=opened.class_names,
         )
-        grids.append(predict_image(model, opened, settings, label=label, device=device))
+        grids.append(predict_image(model, opened, spec, label=label, device=device))
     save_figure(predictions_figure(opened, grids), output)
     for grid in grids:
         right = grid.predicted - sum(grid.wrong.values())

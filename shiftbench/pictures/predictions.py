@@ -112,13 +112,16 @@ def predict_image(
     names = _class_names(model, image)
     if isinstance(image, FileSet):
         image = replace(image, class_names=names)
-    job = _largest_job(model, image, replace(settings, consistency=(), full_grid=True))
+    settings = replace(settings, consistency=(), full_grid=True)
+    radius = ATTACKS.get(settings.attack_specs()[0].attack.partition(":")[0]).radius
+    radius = radius if settings.max_shift is None else settings.max_shift
+    job = _largest_job(model, image, settings, radius)
     metric = next(r.metric for r in job.requests if isinstance(r.metric, Adversarial))
     tables = job.images()
     for _ in predict_missing(job, job.keys, tables, Execution(device, workers=0)):
         pass
     found = tables.read(metric.table, len(metric.grid) - 1, job.keys).classes[0].tolist()
-    grid = Grid(settings.max_shift, metric.grid.step, metric.grid.axes)
+    grid = Grid(radius, metric.grid.step, metric.grid.axes)
     labeled = label is not None or not isinstance(image, FileSet)
     expected = found[0]
     if label is not None:
@@ -154,10 +157,10 @@ def _class_index(label: str, names: Sequence[str]) -> int:
     raise unknown_name("class", label, names)
 
 
-def _largest_job(model: Model, image: ImageSet, settings: Settings) -> Job:
-    """Plan the largest grid up to the max shift whose margin the image has."""
+def _largest_job(model: Model, image: ImageSet, settings: Settings, largest: int) -> Job:
+    """Plan the largest grid up to a radius (steps) whose margin the image has."""
     failed: UsageError | None = None
-    for radius in range(settings.max_shift, 0, -1):
+    for radius in range(largest, 0, -1):
         try:
             return make_job(model, image, replace(settings, max_shift=radius))
         except UsageError as error:
@@ -205,7 +208,8 @@ def draw_image(axes: Axes, image: ImageSet, geometry: Geometry) -> None:
                 Rectangle(corner, side, side, fill=False, color=color, linewidth=thick, ls=line)
             )
     axes.set_axis_off()
-    axes.set_title(f"{image.keys[0]}\nview {inner} px, dashed: all offsets", fontsize=9)
+    view = f"view {inner // geometry.scale} px" + f", scale {geometry.scale}" * (geometry.scale > 1)
+    axes.set_title(f"{image.keys[0]}\n{view}, dashed: all offsets", fontsize=9)
 
 
 def image_pixels(image: ImageSet, geometry: Geometry) -> Pixels:
