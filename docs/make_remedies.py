@@ -25,10 +25,12 @@ def table() -> str:
 
 def _row(remedy: Remedy) -> list[str]:
     name, what = remedy.name, remedy.summary
-    for letter, number in zip("nm", remedy.numbers, strict=False):
-        name += f"[:{letter}]"
+    letters = ("m", "scale") if len(remedy.numbers) > 1 else ("n",)
+    for letter, number in zip(letters, remedy.numbers, strict=False):
+        name += f"[:{letter}"
         what += f"; {letter}: {number.meaning}, {number.lowest} to {number.highest}"
         what += f" ({number.default})"
+    name += "]" * len(remedy.numbers)
     exact = "" if remedy.exact == "none" else remedy.exact
     if exact and remedy.group == "sampling":
         exact += ", with `circular`"

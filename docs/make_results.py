@@ -28,6 +28,7 @@ from results_metrics import correlations, passes_until_different
 from results_public import (
     aligned,
     aligned_camera,
+    aligned_scenes,
     aligned_summary,
     arrows,
     front,
@@ -159,7 +160,7 @@ def repaired_paired() -> str:
 
 def camera() -> str:
     """Tabulate camera shifts and their bilinear approximation."""
-    moved = {extent(attack, 6): at(attack, 6) for attack in ("camera", "bilinear")}
+    moved = {extent(attack, r): at(attack, r) for attack, r in (("camera", 3), ("bilinear", 6))}
     return scores_table(SCENES, "scenes", {"clean": at("camera", 0), **moved})
 
 
@@ -171,6 +172,7 @@ PAGES: Mapping[Path, Tables] = {
         "aligned": aligned,
         "aligned-summary": aligned_summary,
         "aligned-camera": aligned_camera,
+        "aligned-scenes": aligned_scenes,
         "repaired": repaired,
         "repaired-lost": repaired_lost,
         "repaired-paired": repaired_paired,

@@ -16,16 +16,21 @@ from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS
 from shiftbench.statistics import Score, mean_score
 
-RECORDS = Path(__file__).parents[1] / "results" / "records"
+RESULTS = Path(__file__).parents[1] / "results"
 KINDS = ("integer", "half", "crop")  # of consistency
-REMOVED = "+select"  # a remedy of earlier versions
 Scores = Mapping[ScoreName, Score]
 
 
 @cache
 def committed() -> tuple[Result, ...]:
-    """Read every committed record of a remedy that exists."""
-    return tuple(r for r in load_records([RECORDS]) if REMOVED not in r.model.name)
+    """Read every committed record at scale 1."""
+    return tuple(load_records([RESULTS / "records"]))
+
+
+@cache
+def at_camera_scale() -> tuple[Result, ...]:
+    """Read the records of `align` and `camera`, at two camera pixels per network pixel."""
+    return tuple(load_records([RESULTS / "camera"]))
 
 
 @cache
@@ -55,16 +60,12 @@ def scale(result: Result) -> int:
 
 
 def original(repaired: Result) -> Result | None:
-    """Return the record of the same network without remedies, under equal conditions."""
+    """Return the record of the same network at that scale, without remedies."""
     base = repaired.model.name.partition("+")[0]
     names = re.compile(rf"{re.escape(base)}([ .@(].*)?")  # also `tv:mobilenet_v2 (scale 2)`
-    for result in committed():
+    for result in at_camera_scale():
         same = "+" not in result.model.name and names.fullmatch(result.model.name)
-        if (
-            same
-            and scale(result) == scale(repaired)
-            and not unequal(result.conditions, repaired.conditions)
-        ):
+        if same and not unequal(result.conditions, repaired.conditions):
             return result
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from records_tables import (
     at,
+    at_camera_scale,
     committed,
     count,
     difference,
@@ -36,7 +37,7 @@ PAPER = Path(__file__).parents[1] / "shiftbench" / "published"
 CROP = at("crop", 6)
 POINTS = (("crop", 1), ("crop", 3), ("crop", 6), ("bilinear", 6), ("integer", 3), ("half", 3))
 CONSISTENCY = ScoreName("consistency", "crop")
-ALIGN = "+align:12"
+ALIGN = "+align"
 EXAMPLE = "vit_tiny"  # network of the first claim of the README
 BESIDE: Mapping[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8.5}
 FEWEST_NETWORKS = 5  # for a rank correlation
@@ -52,17 +53,16 @@ def networks() -> list[Result]:
     return sorted(results, key=lambda result: -result.scores[CROP].value)
 
 
-def aligned_pairs() -> list[tuple[Result, Result]]:
-    """Return each network with a record of `align`: the original and the aligned one."""
-    results = select(committed(), data="imagenet")
-    pairs = []
-    for network in networks():
-        for result in results:
-            if result.model.name.startswith(network.model.name + ALIGN):
-                first = original(result)
-                if first is not None:
-                    pairs.append((first, result))
-    return pairs
+def aligned_pairs(data: str = "imagenet") -> list[tuple[Result, Result]]:
+    """Return the original and the aligned record of each network, by clean accuracy."""
+    pairs = [
+        (first, result)
+        for result in at_camera_scale()
+        if result.data.name == data
+        and ALIGN in result.model.name
+        and (first := original(result)) is not None
+    ]
+    return sorted(pairs, key=lambda pair: -pair[0].scores[ACCURACY].value)
 
 
 def zoo() -> str:
@@ -81,82 +81,91 @@ def zoo() -> str:
     return table(["", *header], rows)
 
 
+def remedy_of(result: Result) -> str:
+    """Return the remedies of a record: `align:12`."""
+    remedies = result.model.name.partition("+")[2]
+    return "align:8" if remedies == "align" else remedies  # names leave out the default
+
+
 def front() -> str:
     """Tabulate the public networks for the README, with and without `align`."""
-    repaired = {first.model.name: pair for pair in aligned_pairs() for first in pair[:1]}
+    pairs = aligned_pairs()
     header = ["model", "params", "top-1", "adversarial accuracy, crop 3 px"]
-    header += [f"the same with `{ALIGN[1:]}`", "difference"] if repaired else []
-    rows, notes = [], {}
-    for network in networks():
-        pair = next((p for n, p in repaired.items() if n.startswith(network.model.name)), None)
-        first = network if pair is None else pair[0]
-        row = [f"`{network.model.name}`", fact_text(network, "param_count")]
+    header += [f"the same with `{remedy_of(pairs[0][1])}`", "difference"] if pairs else []
+    rows = []
+    for first, second in pairs or [(network, None) for network in networks()]:
+        row = [f"`{first.model.name}`", fact_text(first, "param_count")]
         row += [shown(first.scores[name]) for name in (ACCURACY, at("crop", 3))]
-        if pair is not None:
-            row += [shown(pair[1].scores[at("crop", 3)]), difference(*pair, at("crop", 3))]
-        rows.append(row + [""] * (len(header) - len(row)))
-        notes[f"{first.data.split}, {first.data.images:,} images, scale {scale(first)}"] = None
-    conditions = "; ".join(f"ImageNet {note}" for note in notes)
+        if second is not None:
+            row += [shown(second.scores[at("crop", 3)]), difference(first, second, at("crop", 3))]
+        rows.append(row)
+    n, used = networks()[0].data.images, 2 if pairs else 1
     return (
-        f"{table(header, rows)}\n\n{conditions}. Percent, with 95% intervals. Adversarial "
-        "accuracy: correct at every one of the 49 crop offsets up to 3 px."
+        f"{table(header, rows)}\n\nImageNet val, {n} images, scale {used}. Percent, with 95% "
+        "intervals. Adversarial accuracy: correct at every one of the 49 crop offsets up to 3 px."
     )
 
 
 def opening() -> str:
     """Write the first claim of the README and the scores that it follows from."""
-    example = next(r for r in networks() if EXAMPLE in r.model.name)
     found = [pair for pair in aligned_pairs() if EXAMPLE in pair[0].model.name]
-    rows = list(found[0]) if found else [example]
-    (clean, worst) = (rows[0].scores[name].text() for name in (ACCURACY, at("crop", 3)))
+    rows = list(found[0]) if found else [r for r in networks() if EXAMPLE in r.model.name]
+    first = rows[0]
+    clean, worst = (first.scores[name].text() for name in (ACCURACY, at("crop", 3)))
     text = [
-        f"ViT-Tiny classifies {clean}% of {rows[0].data.images} ImageNet validation images "
+        f"ViT-Tiny classifies {clean}% of {first.data.images} ImageNet validation images "
         f"correctly, but only {worst}% at *every* crop offset up to 3 px."
     ]
     if found:
         raised = rows[1].scores[at("crop", 3)].text()
-        text.append(f"With `+{ALIGN[1:]}` (no training, one forward pass) it is {raised}%.")
-    names = " ".join(f"-m {example.model.name}{end}" for end in ("", ALIGN)[: len(rows)])
+        text.append(
+            f"With `+{remedy_of(rows[1])}` (no training, one forward pass) it is {raised}%."
+        )
     width = max(len(r.model.name) for r in rows)
     lines = [f"{'model':{width}}  {'top-1':17}  adversarial accuracy, crop up to 3 px"]
     for row in rows:
         one, two = (shown(row.scores[name]) for name in (ACCURACY, at("crop", 3)))
         lines.append(f"{row.model.name:{width}}  {one:17}  {two}")
+    names = " ".join(f"-m {row.model.name}" for row in rows)
     command = f"$ shiftbench run {names} -d imagenet:/data -a crop --max-shift 3"
     return "\n".join([" ".join(text), "", "```console", command, *lines, "```"])
 
 
 def aligned() -> str:
-    """Tabulate public networks with and without `align`, no training."""
-    points = {"clean": at("crop", 0), "crop 1 px": at("crop", 1), "crop 3 px": at("crop", 3)}
-    pairs = aligned_pairs()
-    if not pairs:
-        return ""
-    rows = [
-        [
-            short_name(first.model.name),
-            *(f"{shown(first.scores[p])} → {shown(second.scores[p])}" for p in points.values()),
-            difference(first, second, at("crop", 3)),
-        ]
-        for first, second in pairs
-    ]
-    header = [f"{title}{count([p.scores for p, _ in pairs], n)}" for title, n in points.items()]
-    return table(["", *header, "difference at 3 px"], rows)
+    """Tabulate public networks with and without `align` under crops."""
+    return _aligned_table(aligned_pairs(), "crop")
 
 
 def aligned_camera() -> str:
-    """Tabulate public networks under a camera that moves by thirds of a pixel."""
-    rows = []
-    for first, second in aligned_pairs():
-        names = [name for name in first.scores if name in second.scores and name.kind == "camera"]
-        curve = [name for name in names if name.family == "adversarial" and name.radius]
-        if not curve:
-            continue
-        last = max(curve, key=lambda name: name.radius or 0)
-        pair = [f"{shown(first.scores[n])} → {shown(second.scores[n])}" for n in (curve[0], last)]
-        rows.append([short_name(first.model.name), *pair, difference(first, second, last)])
-    header = ["camera 1/3 px", "camera 1 px", "difference at 1 px"]
-    return table(["", *header], rows) if rows else ""
+    """Tabulate public networks with and without `align` under a moving camera."""
+    return _aligned_table(aligned_pairs(), "camera")
+
+
+def aligned_scenes() -> str:
+    """Tabulate the bundled networks with and without `align` on rendered images."""
+    return _aligned_table(aligned_pairs("scenes"), "camera", "crop")
+
+
+def _aligned_table(pairs: Sequence[tuple[Result, Result]], *attacks: str) -> str:
+    """Return clean and adversarial accuracy, original → aligned, and paired differences."""
+    names = [at(attack, radius) for attack in attacks for radius in (1, 3)]
+    known = [name for name in names if pairs and all(name in r.scores for p in pairs for r in p)]
+    if not known:
+        return ""
+    columns = {"clean": ACCURACY, **{extent(n.kind, n.radius or 0): n for n in known}}
+    last = [name for name in known if name.radius == 3]
+    scores = [first.scores for first, _ in pairs]
+    header = [f"{title}{count(scores, name)}" for title, name in columns.items()]
+    header += [f"difference at {extent(name.kind, 3)}" for name in last]
+    rows = [
+        [
+            short_name(first.model.name),
+            *(f"{shown(first.scores[n])} → {shown(second.scores[n])}" for n in columns.values()),
+            *(difference(first, second, name) for name in last),
+        ]
+        for first, second in pairs
+    ]
+    return table(["", *header], rows)
 
 
 def aligned_summary() -> str:
@@ -171,9 +180,9 @@ def aligned_summary() -> str:
     )
     proven = sum(test.low > 0 for test in tests[3])
     return (
-        f"Under crops up to 3 px, `{ALIGN[1:]}` changes adversarial accuracy by {low:+.1f} to "
-        f"{high:+.1f} points ({proven} of {len(pairs)} paired intervals are above 0). Clean "
-        f"accuracy changes by {clean_low:+.1f} to {clean_high:+.1f} points. Both are net effects: "
+        f"Under crops up to 3 px, `{remedy_of(pairs[0][1])}` changes adversarial accuracy by "
+        f"{low:+.1f} to {high:+.1f} points ({proven} of {len(pairs)} paired intervals are above "
+        f"0). Clean accuracy changes by {clean_low:+.1f} to {clean_high:+.1f} points. Both are net effects: "
         "the worst case includes the change of clean accuracy."
     )
 
@@ -267,7 +276,7 @@ def arrows() -> Figure:
         Line2D([], [], marker="o", color="white", mec=line["original"], mfc="white", mew=2,
                markersize=8, label="correct at every crop offset up to 3 px: original"),
         Line2D([], [], marker="o", color="white", mec=line["align"], mfc=line["align"],
-               markersize=8, label=f"with {ALIGN[1:]}"),
+               markersize=8, label="with align"),
         Line2D([], [], marker="|", color="white", mec=line["clean"], mew=2, markersize=12,
                label="clean accuracy"),
     ]  # fmt: skip

@@ -18,15 +18,15 @@ NETWORKS = {
 WAYS = {  # all fine-tuned from the same weights, alike; patterns of the end of a name
     "fine-tuned (control)": r"\.control",
     "fine-tuned (control), `align`": r"\.control\+align.*",
-    "`shift-consistency`": r"\.(steady|shift-consistency)",
-    "`shift-consistency`, `align`": r"\.(steady|shift-consistency)\+align.*",
+    "`shift-consistency`": r"\.shift-consistency",
+    "`shift-consistency`, `align`": r"\.shift-consistency\+align.*",
     "fine-tuned (control), `vote:3`": r"\.control\+vote(:3)?",
 }
 CONTROL = "fine-tuned (control)"
 TERMS = {  # of the loss, for the same time
     "none": ".control",
     "between the two windows, weight 2": ".kl2",
-    "weight 8": ".steady",
+    "weight 8": ".shift-consistency",
     "weight 30": ".kl30",
     "weight 8, the worse of 3 windows": ".worst",
     "weight 8, to a teacher of 3 x 3 views": ".teacher",
