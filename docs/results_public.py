@@ -182,8 +182,8 @@ def aligned_summary() -> str:
     return (
         f"Under crops up to 3 px, `{remedy_of(pairs[0][1])}` changes adversarial accuracy by "
         f"{low:+.1f} to {high:+.1f} points ({proven} of {len(pairs)} paired intervals are above "
-        f"0). Clean accuracy changes by {clean_low:+.1f} to {clean_high:+.1f} points. Both are net effects: "
-        "the worst case includes the change of clean accuracy."
+        f"0). Clean accuracy changes by {clean_low:+.1f} to {clean_high:+.1f} points. Both are "
+        "net effects: the worst case includes the change of clean accuracy."
     )
 
 
