@@ -24,21 +24,19 @@ from records_tables import (
     shown,
     table,
 )
-from results_metrics import correlations, passes_until_different
-from results_public import (
+from results_align import (
     aligned,
-    aligned_camera,
+    aligned_paired,
     aligned_scenes,
+    aligned_scenes_paired,
     aligned_summary,
     arrows,
-    front,
-    networks,
-    opening,
-    predicts,
-    published,
-    zoo,
 )
+from results_findings import findings
+from results_metrics import correlations, passes_figure, passes_until_different
+from results_public import front, networks, opening, predicts, published, zoo
 from results_remedies import ablation, margin_paired, margin_scores
+from results_seeds import seeds, seeds_paired, seeds_summary
 
 from shiftbench.records.folder import select
 from shiftbench.report.formats import update_between_markers
@@ -167,12 +165,14 @@ def camera() -> str:
 Tables = Mapping[str, Callable[[], str]]
 PAGES: Mapping[Path, Tables] = {
     DOCS.parent / "README.md": {"opening": opening, "networks": front},
+    DOCS / "results" / "index.md": {"findings": findings},
     DOCS / "results" / "imagenet.md": {"zoo": zoo, "published": published, "predicts": predicts},
     DOCS / "results" / "repair.md": {
         "aligned": aligned,
         "aligned-summary": aligned_summary,
-        "aligned-camera": aligned_camera,
+        "aligned-paired": aligned_paired,
         "aligned-scenes": aligned_scenes,
+        "aligned-scenes-paired": aligned_scenes_paired,
         "repaired": repaired,
         "repaired-lost": repaired_lost,
         "repaired-paired": repaired_paired,
@@ -186,6 +186,9 @@ PAGES: Mapping[Path, Tables] = {
         "trio-attacks": trio_attacks,
         "trio-paired": trio_paired,
         "trio-blur": trio_blur,
+        "seeds": seeds,
+        "seeds-paired": seeds_paired,
+        "seeds-summary": seeds_summary,
         "camera": camera,
     },
     DOCS / "results" / "which-metric.md": {
@@ -213,7 +216,8 @@ def main() -> None:
             update_between_markers(page, make(), name=name)
     for name, figure in figures():
         save_figure(figure, IMAGES / f"curves-{name}.png")
-    save_figure(arrows(), IMAGES / "leaderboard.png")
+    save_figure(arrows(networks()), IMAGES / "leaderboard.png")
+    save_figure(passes_figure(), IMAGES / "passes.png")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from shiftbench.records.folder import load_records
 from shiftbench.records.result import Result, image_ids
 from shiftbench.scores import ScoreName
 from shiftbench.shifts import ATTACKS
-from shiftbench.statistics import Score, mean_score
+from shiftbench.statistics import PairedComparison, Score, mean_score
 
 RESULTS = Path(__file__).parents[1] / "results"
 KINDS = ("integer", "half", "crop")  # of consistency
@@ -52,11 +52,6 @@ def record(model: str, data: str) -> Result:
     found = find(model, data)
     assert found is not None, f"there is no record of {model} on {data}"
     return found
-
-
-def scale(result: Result) -> int:
-    """Return the camera pixels per network pixel of a record."""
-    return int(result.data.geometry.get("scale", 1))
 
 
 def original(repaired: Result) -> Result | None:
@@ -137,6 +132,26 @@ def difference(first: Result, second: Result, name: ScoreName) -> str:
     """Format the paired difference of one score with its interval; empty if one has no score."""
     if name not in first.scores or name not in second.scores:
         return ""
+    return points(paired_test(first, second, name))
+
+
+def paired_test(first: Result, second: Result, name: ScoreName) -> PairedComparison:
+    """Compare one score of two results, image by image."""
     differences, _ = compare(first, [second], max_shift=name.radius)
     (test,) = (one.test for one in differences if one.name == name)
+    return test
+
+
+def points(test: PairedComparison) -> str:
+    """Format a difference with its interval, in points."""
     return f"{100 * test.difference:+.1f} [{100 * test.low:+.1f}, {100 * test.high:+.1f}]"
+
+
+def changed(result: Result, attack: str) -> pd.Series:
+    """Return the fraction of shifted offsets of a full grid with another class, per image."""
+    name = ScoreName("average", attack)
+    request = result.request_of(name)
+    assert request is not None, f"expected a full grid of {attack}"
+    classes = result.cells(request).classes  # (images, offsets); column 0 is unshifted
+    values = (classes[:, 1:] != classes[:, :1]).mean(1)
+    return pd.Series(values, index=result.outcomes()[name].index)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from records_tables import KINDS, at, committed, extent, images, table
 from scipy.stats import rankdata
 
+from shiftbench.figures import COLORS
 from shiftbench.records.compare import unequal
 from shiftbench.records.result import Result
 from shiftbench.report.scores import group_labels
@@ -74,8 +77,9 @@ def trial(first: Result, second: Result, name: ScoreName) -> Trial | None:
     return Trial((one, two), passes)
 
 
-def passes_until_different() -> str:
-    """Tabulate the forward passes until two networks differ significantly, by score."""
+@cache
+def trials() -> dict[str, list[Trial]]:
+    """Return the comparisons of all pairs of networks measured alike, by measurement."""
     names = [ScoreName("consistency", kind) for kind in KINDS]
     names += [at(attack, radius) for attack in PAPER_ATTACKS for radius in (1, 3, 6)]
     labels = group_labels(committed())
@@ -84,27 +88,39 @@ def passes_until_different() -> str:
         for (first, one), (second, other) in combinations(zip(committed(), labels, strict=True), 2)
         if one == other
     ]
-    rows = []
+    found = {}
     for name in names:
-        trials = [t for first, second in pairs if (t := trial(first, second, name)) is not None]
-        if not trials:
-            continue
-        needed = np.array([t.passes_needed for t in trials])
         label = (
             f"consistency, {name.kind}" if name.radius is None else extent(name.kind, name.radius)
         )
-        median = float(np.median(needed))
+        made = [t for first, second in pairs if (t := trial(first, second, name)) is not None]
+        if made:
+            found[label] = made
+    return found
+
+
+def median_passes() -> dict[str, float]:
+    """Return the median forward passes until two networks differ, fewest first."""
+    medians = {
+        label: float(np.median([t.passes_needed for t in made])) for label, made in trials().items()
+    }
+    return dict(sorted(medians.items(), key=lambda item: item[1]))
+
+
+def passes_until_different() -> str:
+    """Tabulate the forward passes until two networks differ significantly, by score."""
+    rows = []
+    for label, median in median_passes().items():
+        made = trials()[label]
+        within = np.mean([t.passes_needed <= 10_000 for t in made])
         rows.append(
-            (
-                median,
-                [
-                    label,
-                    str(len(trials)),
-                    f"{np.mean([t.passes for t in trials]) / 2:.1f}",
-                    f"{median:,.0f}" if np.isfinite(median) else "more than any",
-                    f"{100 * np.mean(needed <= 10_000):.0f}%",
-                ],
-            )
+            [
+                label,
+                str(len(made)),
+                f"{np.mean([t.passes for t in made]) / 2:.1f}",
+                f"{median:,.0f}" if np.isfinite(median) else "more than any",
+                f"{100 * within:.0f}%",
+            ]
         )
     header = [
         "measurement",
@@ -113,7 +129,29 @@ def passes_until_different() -> str:
         "passes until two differ, median",
         "differ within 10,000",
     ]
-    return table(header, [row for _, row in sorted(rows, key=lambda r: r[0])])
+    return table(header, rows)
+
+
+def passes_figure() -> Figure:
+    """Draw the median forward passes until two networks differ, a bar per measurement."""
+    medians = {label: m for label, m in median_passes().items() if np.isfinite(m)}
+    figure = Figure(figsize=(7.6, 0.24 * len(medians) + 0.9), layout="constrained")
+    axes = figure.subplots()
+    random = [label.startswith("consistency") for label in medians]
+    axes.barh(list(medians), list(medians.values()), color=[COLORS[0 if r else 1] for r in random])
+    for row, value in enumerate(medians.values()):
+        axes.annotate(
+            f"{value:,.0f}", (value, row), (4, 0), textcoords="offset points", va="center",
+            fontsize=8,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.margins(x=0.12, y=0.01)
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0, labelsize=8.5)
+    axes.set_xlabel("forward passes until two networks differ (median over pairs)")
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    return figure
 
 
 def retained(result: Result, attack: str) -> float:
