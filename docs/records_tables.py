@@ -147,11 +147,21 @@ def points(test: PairedComparison) -> str:
     return f"{100 * test.difference:+.1f} [{100 * test.low:+.1f}, {100 * test.high:+.1f}]"
 
 
-def changed(result: Result, attack: str) -> pd.Series:
-    """Return the fraction of shifted offsets of a full grid with another class, per image."""
-    name = ScoreName("average", attack)
+def over_offsets(result: Result, name: ScoreName) -> pd.DataFrame:
+    """Return a row per image of a full grid: `average` and `changed`, fractions of offsets.
+
+    `average` counts correct predictions, `changed` shifted offsets with another class than the
+    unshifted image.
+    """
     request = result.request_of(name)
-    assert request is not None, f"expected a full grid of {attack}"
-    classes = result.cells(request).classes  # (images, offsets); column 0 is unshifted
-    values = (classes[:, 1:] != classes[:, :1]).mean(1)
-    return pd.Series(values, index=result.outcomes()[name].index)
+    assert request is not None, f"expected {name} of {result.model.name}"
+    cells = result.cells(request)
+    assert cells.known.all(), f"expected a full grid of {name.kind} of {result.model.name}"
+    classes = cells.classes  # (images, offsets); column 0 is unshifted
+    return pd.DataFrame(
+        {
+            "average": (~cells.wrong).mean(1),
+            "changed": (classes[:, 1:] != classes[:, :1]).mean(1),
+        },
+        index=result.outcomes()[name].index,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -11,20 +12,19 @@ from matplotlib.lines import Line2D
 from records_tables import (
     at,
     at_camera_scale,
-    changed,
-    difference,
     extent,
     original,
-    paired_test,
+    over_offsets,
     points,
     table,
 )
 
 from shiftbench.figures import COLORS
+from shiftbench.records.compare import compare
 from shiftbench.records.result import Result
 from shiftbench.report.plots import short_name
-from shiftbench.scores import ACCURACY, ScoreName
-from shiftbench.statistics import compare_paired
+from shiftbench.scores import ACCURACY
+from shiftbench.statistics import PairedComparison, compare_paired
 
 ALIGN = "+align"
 ATTACKS = ("crop", "camera")
@@ -51,13 +51,26 @@ def remedy_of(result: Result) -> str:
     return "align:8" if remedies == "align" else remedies  # names leave out the default
 
 
-def _columns() -> dict[str, ScoreName]:
-    """Return the scores that both grids of a record have, by title."""
-    columns = {"clean": ACCURACY}
+@cache
+def columns(result: Result) -> pd.DataFrame:
+    """Return a row per image and a column per score: clean, and three per attack."""
+    outcomes = result.outcomes()
+    frame = pd.DataFrame({"clean": outcomes[ACCURACY]})
     for attack in ATTACKS:
-        columns[f"every {extent(attack, RADIUS)}"] = at(attack, RADIUS)
-        columns[f"average {extent(attack, RADIUS)}"] = ScoreName("average", attack)
-    return columns
+        name, title = at(attack, RADIUS), extent(attack, RADIUS)
+        offsets = over_offsets(result, name)
+        frame[f"every {title}"] = outcomes[name]
+        frame[f"average {title}"] = offsets["average"]
+        frame[f"changed {title}"] = offsets["changed"]
+    return frame
+
+
+def tests(pair: Pair) -> dict[str, PairedComparison]:
+    """Compare an aligned network with the original, image by image, by column."""
+    compare(pair[0], [pair[1]])  # raises an error if the conditions differ
+    first, second = (columns(result) for result in pair)
+    common = first.index.intersection(second.index)
+    return {name: compare_paired(first[name][common], second[name][common]) for name in first}
 
 
 def aligned() -> str:
@@ -84,46 +97,28 @@ def _levels(pairs: Sequence[Pair]) -> str:
     """Return accuracies and changed predictions, original → aligned, in percent."""
     if not pairs:
         return ""
-    columns = _columns()
+    means = [[100 * columns(result).mean() for result in pair] for pair in pairs]
     rows = [
         [
-            short_name(first.model.name),
-            *(" → ".join(r.scores[n].text() for r in (first, second)) for n in columns.values()),
-            *(" → ".join(_changed_text(r, attack) for r in (first, second)) for attack in ATTACKS),
+            short_name(pair[0].model.name),
+            *(f"{first[name]:.1f} → {second[name]:.1f}" for name in first.index),
         ]
-        for first, second in pairs
+        for pair, (first, second) in zip(pairs, means, strict=True)
     ]
-    (n,) = {r.scores[name].n for pair in pairs for r in pair for name in columns.values()}
-    return table([f"%, n={n:,}", *columns, *_changed_titles()], rows)
+    (n,) = {len(columns(result)) for pair in pairs for result in pair}
+    return table([f"%, n={n:,}", *means[0][0].index], rows)
 
 
 def _differences(pairs: Sequence[Pair]) -> str:
     """Return paired differences in points with their intervals."""
     if not pairs:
         return ""
-    columns = _columns()
+    found = [tests(pair) for pair in pairs]
     rows = [
-        [
-            short_name(first.model.name),
-            *(difference(first, second, name) for name in columns.values()),
-            *(_changed_difference(first, second, attack) for attack in ATTACKS),
-        ]
-        for first, second in pairs
+        [short_name(pair[0].model.name), *(points(test) for test in own.values())]
+        for pair, own in zip(pairs, found, strict=True)
     ]
-    return table(["points", *columns, *_changed_titles()], rows)
-
-
-def _changed_titles() -> list[str]:
-    return [f"changed, {extent(attack, RADIUS)}" for attack in ATTACKS]
-
-
-def _changed_text(result: Result, attack: str) -> str:
-    return f"{100 * changed(result, attack).mean():.1f}"
-
-
-def _changed_difference(first: Result, second: Result, attack: str) -> str:
-    both = pd.concat([changed(r, attack) for r in (first, second)], axis=1, join="inner")
-    return points(compare_paired(both[0], both[1]))
+    return table(["points", *found[0]], rows)
 
 
 def aligned_summary() -> str:
@@ -131,11 +126,12 @@ def aligned_summary() -> str:
     pairs = aligned_pairs()
     if not pairs:
         return ""
+    found = [tests(pair) for pair in pairs]
     ranges = {}
-    for title, name in _columns().items():
-        tests = [paired_test(*pair, name) for pair in pairs]
-        values = [100 * test.difference for test in tests]
-        above, below = (sum(s * t.low > 0 < s * t.high for t in tests) for s in (1, -1))
+    for title in found[0]:
+        values = [100 * own[title].difference for own in found]
+        above = sum(own[title].low > 0 for own in found)
+        below = sum(own[title].high < 0 for own in found)
         text = f"{min(values):+.1f} to {max(values):+.1f} points"
         ranges[title] = f"{text} ({above} of {len(pairs)} intervals above 0, {below} below)"
     crop, camera = (extent(attack, RADIUS) for attack in ATTACKS)

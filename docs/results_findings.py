@@ -78,7 +78,7 @@ def _align() -> Finding:
             f"{difference(first, second, at('crop', 3))} points, and at every camera position up "
             f"to 1 px by {difference(first, second, at('camera', 3))}."
         )
-    suite = "imagenet-scale2" if public else "scenes-scale2"
+    suite = "imagenet-scale2.yaml --suite-root DIR" if public else "scenes-scale2.yaml"
     return Finding(
         "`align` reduces the effect of crops and of a moving camera without training.",
         evidence,
@@ -86,7 +86,7 @@ def _align() -> Finding:
         "leaderboard",
         "Accuracy of public networks under crops",
         [result for pair in pairs for result in pair],
-        f"shiftbench run results/suites/{suite}.yaml",
+        f"shiftbench run results/suites/{suite} -o results/camera",
         "public weights" if public else "one seed",
     )
 

@@ -133,19 +133,22 @@ def passes_until_different() -> str:
 
 
 def passes_figure() -> Figure:
-    """Draw the median forward passes until two networks differ, a bar per measurement."""
+    """Draw the median forward passes until two networks differ, a dot per measurement."""
     medians = {label: m for label, m in median_passes().items() if np.isfinite(m)}
     figure = Figure(figsize=(7.6, 0.24 * len(medians) + 0.9), layout="constrained")
     axes = figure.subplots()
     random = [label.startswith("consistency") for label in medians]
-    axes.barh(list(medians), list(medians.values()), color=[COLORS[0 if r else 1] for r in random])
+    colors = [COLORS[0 if one else 1] for one in random]
+    axes.scatter(list(medians.values()), list(medians), color=colors, zorder=2)
     for row, value in enumerate(medians.values()):
         axes.annotate(
-            f"{value:,.0f}", (value, row), (4, 0), textcoords="offset points", va="center",
+            f"{value:,.0f}", (value, row), (7, 0), textcoords="offset points", va="center",
             fontsize=8,
         )  # fmt: skip
     axes.set_xscale("log")
-    axes.margins(x=0.12, y=0.01)
+    axes.margins(x=0.12, y=0.04)
+    axes.grid(axis="y", color="#eeeeee")
+    axes.set_axisbelow(True)
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0, labelsize=8.5)
     axes.set_xlabel("forward passes until two networks differ (median over pairs)")
