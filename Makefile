@@ -24,10 +24,11 @@ demo: install
 	$(BIN)/shiftbench plot $(DEMO)/runs --output $(DEMO)/curves.png
 
 # Verify the leaderboard's records and rebuild everything that is made from them.
+RECORDS := $(wildcard results/records results/camera results/seeds)
 leaderboard: install
-	$(BIN)/shiftbench verify results/records
-	$(BIN)/shiftbench leaderboard results/records --update results/README.md --output results/leaderboard.csv
-	$(BIN)/shiftbench leaderboard results/records --output results/leaderboard.html
+	$(BIN)/shiftbench verify $(RECORDS)
+	$(BIN)/shiftbench leaderboard $(RECORDS) --update results/README.md --output results/leaderboard.csv
+	$(BIN)/shiftbench leaderboard $(RECORDS) --output results/leaderboard.html
 	$(BIN)/python -m shiftbench.report.public results/records
 	$(BIN)/python docs/make_results.py
 
