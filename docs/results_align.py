@@ -135,11 +135,14 @@ def aligned_summary() -> str:
         text = f"{min(values):+.1f} to {max(values):+.1f} points"
         ranges[title] = f"{text} ({above} of {len(pairs)} intervals above 0, {below} below)"
     crop, camera = (extent(attack, RADIUS) for attack in ATTACKS)
+    exported = any(result.model.source == "onnx" for pair in pairs for result in pair)
     return (
         f"`{remedy_of(pairs[0][1])}` changes adversarial accuracy by {ranges[f'every {crop}']} "
         f"under crops up to {crop.partition(' ')[2]}, and by {ranges[f'every {camera}']} under a "
         f"camera that moves by up to {camera.partition(' ')[2]}. Clean accuracy changes by "
         f"{ranges['clean']}, the average over crops by {ranges[f'average {crop}']}."
+        + " The networks were exported (`shiftbench export`) and ran in ONNX Runtime."
+        * exported
     )
 
 
