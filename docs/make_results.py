@@ -167,12 +167,14 @@ PAGES: Mapping[Path, Tables] = {
     DOCS.parent / "README.md": {"opening": opening, "networks": front},
     DOCS / "results" / "index.md": {"findings": findings},
     DOCS / "results" / "imagenet.md": {"zoo": zoo, "published": published, "predicts": predicts},
-    DOCS / "results" / "repair.md": {
+    DOCS / "results" / "align.md": {
         "aligned": aligned,
         "aligned-summary": aligned_summary,
         "aligned-paired": aligned_paired,
         "aligned-scenes": aligned_scenes,
         "aligned-scenes-paired": aligned_scenes_paired,
+    },
+    DOCS / "results" / "repair.md": {
         "repaired": repaired,
         "repaired-lost": repaired_lost,
         "repaired-paired": repaired_paired,

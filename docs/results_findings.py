@@ -82,7 +82,7 @@ def _align() -> Finding:
     return Finding(
         "`align` reduces the effect of crops and of a moving camera without training.",
         evidence,
-        "repair",
+        "align",
         "leaderboard",
         "Accuracy of public networks under crops",
         [result for pair in pairs for result in pair],
