@@ -21,7 +21,7 @@ def class_descriptions() -> tuple[str, ...]:
 
 
 def describe_class(name: str) -> str:
-    """Return the description of a wnid; other class names as they are.
+    """Return the description of a wnid, and other class names unchanged.
 
     >>> describe_class("n01440764"), describe_class("sea lion")
     ('tench, Tinca tinca', 'sea lion')
