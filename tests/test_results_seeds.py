@@ -33,11 +33,12 @@ def repeated(seeds: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return seeds
 
 
-def test_seeds_without_records_are_empty(
+def test_seeds_without_records_are_unmeasured(
     seeds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(seeds, "RESULTS", tmp_path)
-    assert [seeds.seeds(), seeds.seeds_paired(), seeds.seeds_summary()] == ["", "", ""]
+    assert seeds.seeds() == seeds.UNMEASURED
+    assert seeds.seeds_paired() == seeds.seeds_summary() == ""
 
 
 def test_seeds_of_equal_records_have_their_mean(repeated: ModuleType) -> None:
