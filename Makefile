@@ -24,14 +24,13 @@ demo: install
 	$(BIN)/shiftbench plot $(DEMO)/runs --output $(DEMO)/curves.png
 
 # Verify the leaderboard's records and rebuild everything that is made from them.
+RECORDS := $(wildcard results/records results/camera results/seeds)
 leaderboard: install
-	$(BIN)/shiftbench verify results/records
-	$(BIN)/shiftbench leaderboard results/records --update README.md -m 'xcit*.imagenette' -m '*.scenes' \
-		--columns top1,adversarial_crop,adversarial_half
-	$(BIN)/shiftbench leaderboard results/records --update results/README.md --output results/leaderboard.csv
-	$(BIN)/shiftbench leaderboard results/records --output results/leaderboard.html
+	$(BIN)/shiftbench verify $(RECORDS)
+	$(BIN)/shiftbench leaderboard $(RECORDS) --update results/README.md --output results/leaderboard.csv
+	$(BIN)/shiftbench leaderboard $(RECORDS) --output results/leaderboard.html
 	$(BIN)/python -m shiftbench.report.public results/records
-	$(BIN)/python docs/make_findings.py
+	$(BIN)/python docs/make_results.py
 
 # Tiny networks gain nothing from threads: two single-threaded processes share the files of tests.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile

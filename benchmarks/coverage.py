@@ -4,7 +4,7 @@
 
 A score is a mean of one outcome in [0, 1] per image. For each distribution of outcomes and each
 number of images, samples are drawn, and the fraction of intervals that contain the true mean is
-counted, beside their median width. The table is part of docs/protocol.md.
+counted, beside their median width. The table is part of docs/explanation/statistics.md.
 """
 
 from __future__ import annotations

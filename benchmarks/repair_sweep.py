@@ -1,6 +1,6 @@
 """Exactness of ``circular+aps`` for every convolutional family of timm.
 
-    python benchmarks/repair_sweep.py                   # the table of docs/repair.md
+    python benchmarks/repair_sweep.py                   # the table of docs/reference/remedies.md
     python benchmarks/repair_sweep.py resnet10t vgg11   # some models
 
 Small members represent each module of ``timm.models`` that contains convolutional networks: those

@@ -119,7 +119,7 @@ def memory() -> float:
 
 
 def main() -> None:
-    """Print the figures of docs/cluster.md."""
+    """Print the figures of docs/results/speed.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--images", type=int, nargs="*", default=[500, 8000])
     parser.add_argument("--all", type=int, default=50_000)

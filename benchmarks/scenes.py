@@ -1,7 +1,7 @@
 """Speed and contact sheet of the `scenes` renderer.
 
     python benchmarks/scenes.py                         # speed, and how shifts imitate the camera
-    python benchmarks/scenes.py --sheet docs/scenes.png
+    python benchmarks/scenes.py --sheet docs/images/scenes.png
 
 Speeds are images per second of processor time on one thread, which other jobs disturb least.
 """

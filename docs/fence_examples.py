@@ -1,4 +1,4 @@
-"""Shows the doctests of docstrings as code: an extension for griffe, the parser of mkdocstrings."""
+"""Show the doctests of docstrings as code: an extension for griffe, the parser of mkdocstrings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ EXAMPLE = re.compile(r"^(?P<indent> *)>>> .*?(?=\n\s*\n|\Z)", re.DOTALL | re.MUL
 
 
 class FenceExamples(griffe.Extension):
-    """Puts every doctest between fences."""
+    """Extension that fences every doctest."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Rewrites the docstring of an object."""
+        """Rewrite the docstring of an object."""
         if obj.docstring is not None:
             obj.docstring.value = EXAMPLE.sub(_fenced, obj.docstring.value)
 

@@ -1,4 +1,4 @@
-"""Draws docs/alias-free.png and prints the figures quoted in docs/alias-free.md.
+"""Draw docs/images/alias-free.png and print the figures of docs/explanation/alias-free.md.
 
 python docs/make_alias_free_figure.py
 """
@@ -24,7 +24,7 @@ from aft_models.layers import fractional_shift
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import fft_reference as reference
 
-TARGET = Path(__file__).with_name("alias-free.png")
+TARGET = Path(__file__).parent / "images" / "alias-free.png"
 SIDE = 224
 SHIFTS = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0)
 MODELS = {
@@ -38,7 +38,7 @@ FLOOR = 1e-16  # where an exact zero is drawn
 
 
 def scene(count: int = 1) -> Tensor:
-    """An image with the falling spectrum of photographs and nothing at the Nyquist frequency."""
+    """Draw images with the falling spectrum of natural images and no Nyquist energy."""
     generator = torch.Generator().manual_seed(0)
     white = torch.randn(count, 3, SIDE, SIDE, dtype=torch.float64, generator=generator)
     rows = torch.fft.fftfreq(SIDE, dtype=torch.float64)[:, None]
@@ -66,7 +66,7 @@ def residues(name: str, up: int, x: Tensor) -> list[float]:
 
 
 def draw_signal(axes: Axes) -> None:
-    """One line of 12 samples: GELU on the grid depends on where the grid lies."""
+    """Draw one line of 12 samples, whose GELU depends on the position of the grid."""
     n, fine = 12, 40
     torch.manual_seed(3)
     line = reference.fft_downsample_1d(torch.randn(n, dtype=torch.float64) * 1.6, n)

@@ -1,4 +1,4 @@
-"""Writes the tables of shifts and attacks in docs/protocol.md from their registries.
+"""Write the tables of shift types and attacks in docs/reference/protocol.md.
 
 python docs/make_attacks.py
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from shiftbench.report.formats import update_between_markers
 from shiftbench.shifts import ATTACKS, DEFAULT_RADIUS, SHIFTS
 
-PAGE = Path(__file__).with_name("protocol.md")
+PAGE = Path(__file__).parent / "reference" / "protocol.md"
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -21,18 +21,18 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def shifts() -> str:
-    """Every kind of shift, by the first line of its docstring."""
+    """Tabulate every shift type with the first line of its docstring."""
     rows = []
     for kind in SHIFTS:
         words, _, _ = inspect.getdoc(type(SHIFTS.get(kind))).partition("\n")  # type: ignore[union-attr]
         rows.append([kind, words[0].lower() + words[1:].rstrip(".")])
-    return _table(["kind", "definition"], rows)
+    return _table(["shift type", "definition"], rows)
 
 
 def attacks() -> str:
-    """Every attack, with what its grid reaches and reads at the default radius."""
+    """Tabulate every attack with the extent and margin of its grid at the default radius."""
     largest = f"at s = {DEFAULT_RADIUS}"
-    titles = ["attack", "kind of shift", "step", largest, "margin", "what it does", "in `all`"]
+    titles = ["attack", "shift type", "step", largest, "margin", "what it does", "in `all`"]
     rows = []
     for attack in map(ATTACKS.get, ATTACKS):
         grid = attack.grid()

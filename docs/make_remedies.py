@@ -1,4 +1,4 @@
-"""Write the table of remedies in docs/repair.md.
+"""Write the table of remedies in docs/reference/remedies.md.
 
 python docs/make_remedies.py
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from aft_models.remedies import GROUPS, REMEDIES, Remedy
+from shiftbench.report.formats import update_between_markers
 
-PAGE = Path(__file__).with_name("repair.md")
-BEGIN, END = "<!-- the remedies, by docs/make_remedies.py -->\n", "<!-- end -->\n"
+PAGE = Path(__file__).parent / "reference" / "remedies.md"
 
 
 def table() -> str:
@@ -20,15 +20,17 @@ def table() -> str:
     groups = list(GROUPS)
     for remedy in sorted(REMEDIES.values(), key=lambda r: (groups.index(r.group), r.name)):
         rows.append(_row(remedy))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _row(remedy: Remedy) -> list[str]:
     name, what = remedy.name, remedy.summary
-    for letter, number in zip("nm", remedy.numbers, strict=False):
-        name += f"[:{letter}]"
+    letters = ("m", "scale") if len(remedy.numbers) > 1 else ("n",)
+    for letter, number in zip(letters, remedy.numbers, strict=False):
+        name += f"[:{letter}"
         what += f"; {letter}: {number.meaning}, {number.lowest} to {number.highest}"
         what += f" ({number.default})"
+    name += "]" * len(remedy.numbers)
     exact = "" if remedy.exact == "none" else remedy.exact
     if exact and remedy.group == "sampling":
         exact += ", with `circular`"
@@ -36,13 +38,5 @@ def _row(remedy: Remedy) -> list[str]:
     return [f"`{name}`", GROUPS[remedy.group], what, exact, training]
 
 
-def main() -> None:
-    """Replace the text between the two marks."""
-    text = PAGE.read_text("utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    PAGE.write_text(before + BEGIN + table() + END + after, "utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    update_between_markers(PAGE, table(), name="remedies")

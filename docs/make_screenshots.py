@@ -1,7 +1,6 @@
 """Write screenshots of the leaderboard page: `python docs/make_screenshots.py DIR...`.
 
-Light, dark, phone, and the details of a model. The README shows the records of
-`results/records/xcit_pico_6_p8*.imagenette--*`.
+Light, dark, phone, and the details of a model. docs/guides/leaderboard.md shows `page.png`.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from shiftbench.report.scores import leaderboard, score_cells
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 SCREENS = {  # name -> (width, height, color scheme)
-    "leaderboard.png": (1240, 900, "light"),
-    "leaderboard-dark.png": (1240, 900, "dark"),
-    "leaderboard-phone.png": (390, 844, "light"),
+    "page.png": (1240, 900, "light"),
+    "page-dark.png": (1240, 900, "dark"),
+    "page-phone.png": (390, 844, "light"),
 }
 
 
 def main() -> None:
-    """Write the screenshots next to this file, or to `--output`."""
+    """Write the screenshots to docs/images, or to `--output`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("records", nargs="*", type=Path, default=[Path("results/records")])
-    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent)
+    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "images")
     arguments = parser.parse_args()
     records = load_records(arguments.records)
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
@@ -49,7 +48,7 @@ def main() -> None:
             if scheme == "light":
                 page.locator("#table .name").first.click()
                 page.get_by_role("dialog").wait_for()
-                page.screenshot(path=arguments.output / name.replace("leaderboard", "detail"))
+                page.screenshot(path=arguments.output / name.replace("page", "detail"))
             page.close()
         browser.close()
 

@@ -1,6 +1,7 @@
-"""Writes the pages of the API reference: one per package, from the modules that are there.
+"""Write the pages of the CLI and API reference: a hook of mkdocs.
 
-A hook of mkdocs. Signatures and docstrings are read by mkdocstrings.
+The CLI page contains the help of every command. The API has a page per package, whose signatures
+and docstrings are read by mkdocstrings.
 """
 
 from __future__ import annotations
@@ -9,14 +10,44 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import click
 from mkdocs.structure.files import File, Files
+
+from shiftbench_cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("shiftbench", "aft_models", "cli/shiftbench_cli")
+CLI_PAGE = "reference/cli.md"
+WIDTH = 84  # characters of a help text: as wide as a page
+
+
+def cli_reference() -> str:
+    """Return the page of all commands with all options."""
+    lines = [
+        "# Command line",
+        "",
+        "Every command and option, generated from the program itself. `-h` prints the common",
+        "options of a command, `--help-all` all of them.",
+        "",
+        "```bash",
+        "shiftbench run --help-all",
+        "```",
+        "",
+    ]
+    parent = click.Context(cli, info_name="shiftbench", **cli.context_settings)
+    for name in COMMANDS:
+        command = cli.get_command(parent, name)
+        assert command is not None
+        context = click.Context(
+            command, info_name=name, parent=parent, terminal_width=WIDTH, max_content_width=WIDTH
+        )
+        context.meta["help_all"] = True
+        lines += [f"## {name}", "", "```text", context.get_help(), "```", ""]
+    return "\n".join(lines)
 
 
 def _pages() -> dict[str, list[str]]:
-    """Package -> its modules that have something public."""
+    """Return the modules of each package."""
     pages: dict[str, list[str]] = {}
     for place in PACKAGES:
         home = ROOT / place
@@ -32,7 +63,7 @@ def _pages() -> dict[str, list[str]]:
 
 
 def _directive(module: str) -> str:
-    """What mkdocstrings is told; a package that only gathers names from its modules lists none."""
+    """Return the directive of a module; a package that only imports names lists no members."""
     home = ROOT / "cli" if module.startswith("shiftbench_cli") else ROOT
     package = home.joinpath(*module.split(".")) / "__init__.py"
     if not package.is_file():
@@ -45,14 +76,16 @@ def _directive(module: str) -> str:
 
 
 def on_config(config: Any) -> None:
-    """Adds the pages to the navigation."""
-    entries = [{package: f"reference/{package}.md"} for package in sorted(_pages())]
-    config.nav.append({"Reference": entries})
+    """Add the pages of the API to the navigation."""
+    entries = [{package: f"reference/api/{package}.md"} for package in sorted(_pages())]
+    reference = next(entry["Reference"] for entry in config.nav if "Reference" in entry)
+    reference.append({"API": entries})
 
 
 def on_files(files: Files, config: Any) -> None:
-    """Adds the pages to the site."""
+    """Add the pages to the site."""
+    files.append(File.generated(config, CLI_PAGE, content=cli_reference()))
     for package, modules in _pages().items():
         text = [f"# {package}\n", *map(_directive, modules)]
-        path = f"reference/{package}.md"
+        path = f"reference/api/{package}.md"
         files.append(File.generated(config, path, content="\n".join(text)))

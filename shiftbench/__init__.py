@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shiftbench.statistics import PairedComparison, Score, compare_paired, mcnemar, wilson
     from shiftbench.training import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ATTACKS",

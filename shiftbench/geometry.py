@@ -1,4 +1,4 @@
-"""The canvas of a run: resize, center crop, margin, padding (docs/protocol.md).
+"""The canvas of a run: resize, center crop, margin, padding (docs/reference/protocol.md).
 
 The canvas is the view that a model takes plus a margin on each side that shifts read from. The
 position of the view in the image does not depend on the margin. Sides are in camera pixels, the

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "results" / "README.md",
     *sorted((ROOT / "docs").glob("**/*.md")),
     *sorted((ROOT / "docs").glob("**/*.ipynb")),
 ]

@@ -1,8 +1,8 @@
-"""Runs the tutorials in an empty folder and keeps their outputs: `make notebooks`.
+"""Run the tutorials in an empty folder and store their outputs: `make notebooks`.
 
     python docs/tutorials/execute.py [--check] [NOTEBOOK...]
 
-With --check the files stay as they are; a cell that fails is an error either way.
+With --check the files do not change; a cell that fails is an error either way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECONDS = 1800  # for a single cell, on a busy machine
 
 
 def execute(path: Path) -> nbformat.NotebookNode:
-    """The notebook with fresh outputs."""
+    """Return the notebook with new outputs."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         place = {"metadata": {"path": folder}}
@@ -36,12 +36,13 @@ def execute(path: Path) -> nbformat.NotebookNode:
 
 
 def main() -> None:
-    """Parses the arguments, and runs every notebook that is asked for."""
-    parser = argparse.ArgumentParser(description="Run the tutorials and keep their outputs.")
+    """Run the given notebooks, by default all."""
+    parser = argparse.ArgumentParser(description="Run the tutorials and store their outputs.")
     parser.add_argument("notebooks", nargs="*", type=Path)
-    parser.add_argument("--check", action="store_true", help="leave the files as they are")
+    parser.add_argument("--check", action="store_true", help="do not change the files")
     given = parser.parse_args()
     # `!shiftbench` in a cell is the one of this environment.
+    os.environ |= {"NO_COLOR": "1", "COLUMNS": "110"}  # plain tables, as wide as a page
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for path in given.notebooks or sorted(HERE.glob("*.ipynb")):
         notebook = execute(path)

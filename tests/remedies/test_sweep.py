@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = (ROOT / "docs" / "repair.md").read_text(encoding="utf-8")
+DOCS = (ROOT / "docs" / "reference" / "remedies.md").read_text(encoding="utf-8")
 
 
 def _load() -> ModuleType:

@@ -240,7 +240,9 @@ def test_parse_remedies_two_of_one_group_raise() -> None:
 def test_docs_contain_table_of_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS)
     table = import_module("make_remedies").table()
-    assert table in (DOCS / "repair.md").read_text("utf-8"), "run python docs/make_remedies.py"
+    assert table in (DOCS / "reference" / "remedies.md").read_text("utf-8"), (
+        "run python docs/make_remedies.py"
+    )
 
 
 # Plug-ins

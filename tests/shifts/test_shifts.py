@@ -74,7 +74,9 @@ def test_protocol_tables_equal_registries(
     docs = Path(__file__).parents[2] / "docs"
     monkeypatch.syspath_prepend(docs)
     for make in import_module("make_attacks").TABLES.values():
-        assert make() in (docs / "protocol.md").read_text("utf-8"), "run docs/make_attacks.py"
+        assert make() in (docs / "reference" / "protocol.md").read_text("utf-8"), (
+            "run docs/make_attacks.py"
+        )
 
 
 # --- every shift type ---------------------------------------------------------------------------
