@@ -123,7 +123,7 @@ def export(
         ModelError: The file gives other predictions than the model.
         AftModelsError: The model cannot be exported; the message names the operator.
 
-    >>> export("xcit_pico_6_p8.scenes+align:4:1", "model.onnx").difference  # doctest: +SKIP
+    >>> export("xcit_pico_6_p8.scenes+align:4", "model.onnx").difference  # doctest: +SKIP
     4.8e-06
     """
     path = Path(path)
@@ -134,8 +134,8 @@ def export(
         model = _wrapped(model, preprocessing, class_names)
     _check_model(model, path)
     info = _info(model, include, crop_pct)
+    compared = _Comparison.of(model, data, images, crop_pct)  # finds mistakes before the long part
     content = _content(model, path.suffix, info)
-    compared = _Comparison.of(model, data, images, crop_pct)
 
     def write_checked(temporary: Path) -> None:
         temporary.write_bytes(content)
@@ -211,7 +211,7 @@ def _check_model(model: Model, path: Path) -> None:
     if isinstance(network, OnnxNetwork | Pt2Network) and not model.remedies:
         raise UsageError(
             f"expected remedies after {model.name}, which is an exported file already. Copy the "
-            "file, or add a remedy as in model.onnx+vote:3"
+            "file, or add a remedy as in model.onnx+align:8"
         )
     if isinstance(network, OnnxNetwork):
         if path.suffix != ".onnx":
