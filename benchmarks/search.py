@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -26,11 +27,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from aft_models.onnx import export_onnx
+import shiftbench
 from shiftbench.grid import Grid
 from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.metrics.base import read_cells
-from shiftbench.models.sources.onnx import OnnxNetwork
+from shiftbench.models import load_model
 from shiftbench.running.predict import predict_tables
 from shiftbench.shifts import SHIFTS
 
@@ -98,11 +99,13 @@ def ours(task: Task) -> Correct:
 
 
 def in_onnx(task: Task) -> Task:
-    """Return the same task with the network in ONNX Runtime."""
+    """Return the same task with the network as an exported file, in ONNX Runtime."""
     view, model = task.meter.view, task.meter.model
     network = model.model if isinstance(model, Centered) else model
-    content = export_onnx(network, (3, view, view))
-    exported: nn.Module = OnnxNetwork(content, name=type(network).__name__)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        shiftbench.export(network, path)
+        exported: nn.Module = load_model(str(path))
     if isinstance(model, Centered):
         exported = Centered(exported)
         exported.usual = model.usual

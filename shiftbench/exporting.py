@@ -31,7 +31,7 @@ from shiftbench.identity import Identity
 from shiftbench.models import Model, load_model
 from shiftbench.models.exported import EXTRA_FILE, INCLUDES, METADATA, ExportInfo
 from shiftbench.models.names import ModelName
-from shiftbench.models.sources.onnx import OnnxNetwork
+from shiftbench.models.sources.onnx import OnnxNetwork, load_runtime
 from shiftbench.models.sources.pt2 import Pt2Network
 from shiftbench.registry import unknown_name
 from shiftbench.running.job import canvas_for
@@ -75,7 +75,8 @@ logits 1e-06 (largest logit 4), 0 classes differ
         return (
             f"{self.path.name}: {self.name}, {_bytes(self.size)}\n"
             f"input: {kinds[self.include]} (batch, {', '.join(map(str, self.input_shape))})\n"
-            f"images: shorter side resized to {self.resize} px, center crop of {self.view} px\n"
+            f"images: shorter side resized to {self.resize} px, center crop of {self.view} px"
+            f"{', pixels beyond the image reflected' * (self.view > self.resize)}\n"
             f"compared with PyTorch on {self.images} images of {self.data} at batch sizes "
             f"{' and '.join(map(str, BATCHES))}: largest difference of logits "
             f"{self.difference:.2g} (largest logit {self.largest:.3g}), 0 classes differ"
@@ -123,7 +124,7 @@ def export(
         ModelError: The file gives other predictions than the model.
         AftModelsError: The model cannot be exported; the message names the operator.
 
-    >>> export("xcit_pico_6_p8.scenes+align:4:1", "model.onnx").difference  # doctest: +SKIP
+    >>> export("xcit_pico_6_p8.scenes+align:4", "model.onnx").difference  # doctest: +SKIP
     4.8e-06
     """
     path = Path(path)
@@ -134,8 +135,8 @@ def export(
         model = _wrapped(model, preprocessing, class_names)
     _check_model(model, path)
     info = _info(model, include, crop_pct)
+    compared = _Comparison.of(model, data, images, crop_pct)  # finds mistakes before the long part
     content = _content(model, path.suffix, info)
-    compared = _Comparison.of(model, data, images, crop_pct)
 
     def write_checked(temporary: Path) -> None:
         temporary.write_bytes(content)
@@ -170,6 +171,8 @@ def _check_request(path: Path, include: str, force: bool) -> None:
         raise UsageError(f"{path} exists. Add --force (force=True) to replace it")
     if not path.parent.is_dir():
         raise UsageError(f"no folder {path.parent} for {path.name}. Create it first")
+    if path.suffix == ".onnx":
+        load_runtime(path.name)  # for the comparison, after the long part
 
 
 def _wrapped(
@@ -211,7 +214,7 @@ def _check_model(model: Model, path: Path) -> None:
     if isinstance(network, OnnxNetwork | Pt2Network) and not model.remedies:
         raise UsageError(
             f"expected remedies after {model.name}, which is an exported file already. Copy the "
-            "file, or add a remedy as in model.onnx+vote:3"
+            "file, or add a remedy as in model.onnx+align:8"
         )
     if isinstance(network, OnnxNetwork):
         if path.suffix != ".onnx":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import sys
 import warnings
 from collections.abc import Callable
@@ -18,15 +19,18 @@ from torch import Tensor, nn
 import aft_models
 import shiftbench
 from aft_models.errors import AftModelsError
-from aft_models.remedies import REMEDIES, Remedy
-from aft_models.remedies.inputs import InputRemedy, Undo, same
+from aft_models.preprocessing import Preprocessing, normalize
+from aft_models.remedies import REMEDIES, Remedy, parse_remedies
+from aft_models.remedies.inputs import InputRemedy, Undo, build_inputs, same, with_view
 from shiftbench import exporting
 from shiftbench.data import Scenes
 from shiftbench.errors import ModelError, UsageError
 from shiftbench.geometry import geometry_for
 from shiftbench.models import load_model
+from shiftbench.models.exported import stated_view
 from shiftbench.running.job import Settings
 from shiftbench.running.runner import Execution, run
+from shiftbench.running.suite import RunSpec, with_shared_view
 from shiftbench.running.verify import verify
 
 onnx = pytest.importorskip("onnx")
@@ -46,6 +50,14 @@ def build():
     return net, {"input_size": 24, "mean": (0.5, 0.4, 0.3), "std": (0.25, 0.3, 0.2),
                  "interpolation": "bilinear", "crop_pct": 0.9}
 """
+# Fields of the metadata, and other values of equal effect on the shape of the input.
+EDITS: dict[str, dict[str, object]] = {
+    "mean": {"mean": [0.1, 0.1, 0.1]},
+    "interpolation": {"interpolation": "bicubic"},
+    "margin": {"size": 26, "margin": 2},
+    "scale": {"size": 54, "scale": 1},
+    "digests": {},
+}
 SETTINGS = Settings(attacks=("crop",), max_shift=1, consistency=(), limit=12)
 
 
@@ -53,6 +65,16 @@ SETTINGS = Settings(attacks=("crop",), max_shift=1, consistency=(), limit=12)
 def net(tmp_path: Path) -> str:
     (tmp_path / "net.py").write_text(NET)
     return f"{tmp_path / 'net.py'}:build"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the network, and its ONNX files with and without a remedy."""
+    home = tmp_path_factory.mktemp("files")
+    (home / "net.py").write_text(NET)
+    shiftbench.export(f"{home / 'net.py'}:build", home / "plain.onnx", images=1)
+    shiftbench.export(f"{home / 'net.py'}:build+align:3", home / "align.onnx", images=1)
+    return home
 
 
 def record_of(model: str, folder: Path) -> Any:
@@ -64,14 +86,18 @@ def record_of(model: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("ending", ["onnx", "pt2"])
 @pytest.mark.parametrize(
-    ("remedies", "include"), [("", "normalize"), ("+vote:3", ""), ("+align:2:1", "uint8")]
+    ("remedies", "include", "view"),
+    [("", "normalize", (0, 1)), ("+vote:3", "", (0, 1)), ("+align:3", "uint8", (3, 2))],
 )
 def test_exported_file_gives_record_without_options(
-    remedies: str, include: str, ending: str, net: str, tmp_path: Path
+    remedies: str, include: str, view: tuple[int, int], ending: str, net: str, tmp_path: Path
 ) -> None:
     path = tmp_path / f"model.{ending}"
     result = shiftbench.export(net + remedies, path, include=include, images=9)
     assert result.difference <= 1e-3 * result.largest
+    margin, scale = view
+    assert stated_view(path) == view
+    assert result.view == scale * (24 + 2 * margin)
     original, loaded = load_model(net + remedies), load_model(str(path))
     for field in ("size", "margin", "scale", "mean", "std", "interpolation", "resize"):
         ours, theirs = (getattr(m.preprocessing, field) for m in (loaded, original))
@@ -81,13 +107,45 @@ def test_exported_file_gives_record_without_options(
     again = record_of(str(path), tmp_path / "runs")
     assert again.scores == record.scores
     assert again.data.geometry == record.data.geometry
-    checked = verify(record, model=str(path), data="scenes", images=12, device="cpu")
-    assert checked.problems == ()
-    assert checked.cells > 12
+    assert again.data.geometry.get("scale", 1) == scale
+    for claimed, model in ((record, str(path)), (again, net + remedies)):
+        checked = verify(claimed, model=model, data="scenes", images=12, device="cpu")
+        assert checked.problems == ()
+        assert checked.cells > 12
+
+
+@pytest.mark.parametrize("ending", ["onnx", "pt2"])
+def test_exported_align_takes_batches_of_any_size(ending: str, net: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model.{ending}"
+    shiftbench.export(f"{net}+align:8", path, images=2)
+    original, loaded = load_model(f"{net}+align:8"), load_model(str(path))
+    canvas = Scenes("test", 24).render(range(24), 80)
+    images = normalize(canvas, original.preprocessing.mean, original.preprocessing.std)
+    expected = original(images)
+    for size in (1, 5, 24):
+        found = torch.cat([loaded(part) for part in torch.split(images, size)])
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+def test_run_of_exported_align_and_plain_model_shares_view(files: Path) -> None:
+    runs = [RunSpec(model=f"{files / 'net.py'}:build"), RunSpec(model=str(files / "align.onnx"))]
+    assert [(spec.remedy_margin, spec.scale) for spec in with_shared_view(runs)] == [(3, 2)] * 2
+
+
+def test_verify_rejects_record_of_another_exported_model(files: Path, tmp_path: Path) -> None:
+    net = f"{files / 'net.py'}:build"
+    record = record_of(str(files / "align.onnx"), tmp_path)
+    for model, words in (
+        (f"{net}+align:4", "model digest"),
+        (net, "geometry"),
+        (str(files / "plain.onnx"), "was exported from"),
+    ):
+        problems = verify(record, model=model, data="scenes", images=4, device="cpu").problems
+        assert any(words in problem for problem in problems), model
 
 
 @pytest.mark.parametrize(
-    ("remedy", "include"), [("vote:2", "normalize"), ("align:2:1", "uint8"), ("canonical", "")]
+    ("remedy", "include"), [("vote:5", "uint8"), ("align:6", "normalize"), ("canonical", "")]
 )
 def test_onnx_file_and_remedy_become_one_graph(
     remedy: str, include: str, net: str, tmp_path: Path
@@ -136,52 +194,62 @@ def test_export_keeps_margin_and_scale_of_plugin(
     torch.testing.assert_close(loaded(images), original(images), rtol=0, atol=1e-4)
 
 
-def test_input_remedy_wraps_files_and_callables(net: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("remedy", ["vote:3", "align:8"])
+def test_input_remedy_wraps_files_and_callables(remedy: str, net: str, tmp_path: Path) -> None:
     network = load_model(net).network
-    images = torch.randn(2, 3, 24, 24)
-    expected = load_model(f"{net}+vote:3")(images)
+    facts = Preprocessing(24, (0.5,) * 3, (0.25,) * 3, "bilinear")
+    (around,) = build_inputs(parse_remedies(remedy), facts)
+    side = with_view(facts, [around]).input_size
+    images = torch.randn(2, 3, side, side)
+    shown, undo = around.show(images)
+    expected = undo(network(shown))
 
     def call(x: Tensor) -> Tensor:
         logits: Tensor = network(x)
         return logits
 
-    repaired = aft_models.repair(call, "vote:3", input_size=24)
+    repaired = aft_models.repair(call, remedy, preprocessing=facts, input_size=24)
     torch.testing.assert_close(repaired(images), expected)
     script = tmp_path / "net.pt"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the format is deprecated
-        torch.jit.trace(network, images).save(str(script))
-    facts = "input_size=24,mean=0.5,std=0.25"
-    torch.testing.assert_close(load_model(f"{script},{facts}+vote:3")(images), expected)
+        torch.jit.trace(network, images[..., :24, :24]).save(str(script))
+    stated = "input_size=24,mean=0.5,std=0.25,interpolation=bilinear"
+    torch.testing.assert_close(load_model(f"{script},{stated}+{remedy}")(images), expected)
     with pytest.raises(UsageError, match="does not take TorchScript archives"):
-        shiftbench.export(f"{script},{facts}+vote:3", tmp_path / "m.onnx")
+        shiftbench.export(f"{script},{stated}+{remedy}", tmp_path / "m.onnx")
+
+
+def test_repair_callable_with_align_takes_wider_finer_view() -> None:
+    repaired = aft_models.repair(lambda x: x.mean((2, 3)), "align:8", input_size=224)
+    assert repaired(torch.rand(2, 3, 480, 480)).shape == (2, 3)
+    with pytest.raises(AftModelsError, match="expected images of 480 x 480 px"):
+        repaired(torch.rand(2, 3, 224, 224))
 
 
 def test_export_network_of_notebook(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Conv2d(3, 12, 5, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    repaired = aft_models.repair(net, "circular+align:2:1", input_size=24)
+    repaired = aft_models.repair(net, "circular+align:2", input_size=24)
     facts = {"input_size": 24, "mean": 0.5, "std": 0.25}
     path = tmp_path / "m.onnx"
     shiftbench.export(repaired, path, preprocessing=facts, images=2)
     loaded = load_model(str(path))
     assert loaded.exported is not None
-    assert (loaded.exported.remedies, loaded.preprocessing.input_size) == ("circular+align:2:1", 28)
+    assert (loaded.exported.remedies, loaded.preprocessing.input_size) == ("circular+align:2", 56)
     with pytest.raises(UsageError, match="expected the preprocessing of the network"):
         shiftbench.export(net, tmp_path / "n.onnx")
 
 
-@pytest.mark.parametrize("edited", ["mean", "interpolation", "digests", "weights of the graph"])
-def test_verify_finds_edited_file(edited: str, net: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("edited", [*EDITS, "weights of the graph"])
+def test_verify_finds_edited_file(edited: str, files: Path, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    shiftbench.export(net, path, images=2)
+    shutil.copy(files / "align.onnx", path)
     model = onnx.load(str(path))
     content = json.loads(model.metadata_props[0].value)
     if edited == "digests":
         content["digests"] = ["0" * 64]
-    elif edited == "mean":
-        content["preprocessing"]["mean"] = [0.1, 0.1, 0.1]
-    elif edited == "interpolation":
-        content["preprocessing"]["interpolation"] = "nearest"
+    elif edited in EDITS:
+        content["preprocessing"] |= EDITS[edited]
     else:
         for tensor in model.graph.initializer:
             array = onnx.numpy_helper.to_array(tensor)
@@ -189,46 +257,41 @@ def test_verify_finds_edited_file(edited: str, net: str, tmp_path: Path) -> None
                 tensor.CopyFrom(onnx.numpy_helper.from_array(-array, tensor.name))
     onnx.helper.set_model_props(model, {"shiftbench": json.dumps(content)})
     onnx.save_model(model, str(path))
-    record = record_of(net, tmp_path / "runs")
-    assert verify(record, model=str(path), data="scenes", images=12, device="cpu").problems
+    record = record_of(f"{files / 'net.py'}:build+align:3", tmp_path / "runs")
+    problems = verify(record, model=str(path), data="scenes", images=12, device="cpu").problems
+    assert problems
+    # Weights are in no field of the metadata: predictions find them.
+    assert ("predicted" in problems[0]) == (edited == "weights of the graph")
 
 
 @pytest.mark.parametrize(
     ("model", "file", "words"),
     [
-        ("NET", "m.tflite", r"ends with \.onnx or \.pt2, got 'm\.tflite'"),
-        ("NET", "old.onnx", "exists. Add --force"),
-        ("NET", "nowhere/m.onnx", "no folder"),
-        ("OLD", "m.onnx", "expected remedies after old.onnx"),
-        ("OLD+vote:3", "m.pt2", "Choose a name that ends with .onnx"),
-        ("OLD+aps", "m.onnx", "an exported file has no layers"),
-        ("SELECT+vote:3", "m.onnx", "with vote[+]align:2:1"),
-        ("SELECT+align:3:1", "m.onnx", "given twice"),
-        ("BARE", "m.onnx", "input size, mean and std unknown"),
+        ("net.py:build", "m.tflite", r"ends with \.onnx or \.pt2, got 'm\.tflite'"),
+        ("net.py:build", "old.onnx", "exists. Add --force"),
+        ("net.py:build", "nowhere/m.onnx", "no folder"),
+        ("plain.onnx", "m.onnx", "expected remedies after plain.onnx"),
+        ("plain.onnx+vote:3", "m.pt2", "Choose a name that ends with .onnx"),
+        ("plain.onnx+aps", "m.onnx", "an exported file has no layers"),
+        ("align.onnx+vote:3", "m.onnx", "with vote[+]align:3"),
+        ("align.onnx+align:4", "m.onnx", "given twice"),
+        ("bare.py:build", "m.onnx", "input size, mean and std unknown"),
     ],
 )
 def test_export_bad_request_raises(
-    model: str, file: str, words: str, net: str, tmp_path: Path
+    model: str, file: str, words: str, files: Path, tmp_path: Path
 ) -> None:
-    if "OLD" in model or "old" in file:
-        shiftbench.export(net, tmp_path / "old.onnx", images=1)
-    if "SELECT" in model:
-        shiftbench.export(f"{net}+align:2:1", tmp_path / "select.onnx", images=1)
-    bare = NET.partition("    return")[0] + "    return net\n"
-    (tmp_path / "bare.py").write_text(bare)
-    names = {"NET": net, "OLD": "old.onnx", "SELECT": "select.onnx", "BARE": "bare.py:build"}
-    for key, value in names.items():
-        model = model.replace(key, value if key == "NET" else f"{tmp_path / value}")
-    before = sorted(tmp_path.iterdir())
+    (files / "bare.py").write_text(NET.partition("    return")[0] + "    return net\n")
+    (tmp_path / "old.onnx").touch()
     with pytest.raises((UsageError, ModelError), match=words):
-        shiftbench.export(model, tmp_path / file)
-    assert sorted(tmp_path.iterdir()) == before
+        shiftbench.export(f"{files / model}", tmp_path / file)
+    assert [path.name for path in tmp_path.iterdir()] == ["old.onnx"]
+    assert not (tmp_path / "old.onnx").stat().st_size
 
 
-def test_export_free_size_unknown_raises(net: str, tmp_path: Path) -> None:
+def test_export_free_size_unknown_raises(files: Path, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    shiftbench.export(net, path, images=1)
-    model = onnx.load(str(path))
+    model = onnx.load(str(files / "plain.onnx"))
     del model.metadata_props[:]
     for axis in (2, 3):
         model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = "side"
@@ -273,11 +336,13 @@ def test_export_full_disk_leaves_no_file(
     assert [path.name for path in tmp_path.glob("*m.onnx*")] == []
 
 
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
 def test_export_without_extra_names_it(
-    net: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: str, net: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(AftModelsError, match=r"pip install 'shiftbench\[onnx\]'"):
+    monkeypatch.setitem(sys.modules, package, None)
+    words = r"^(m\.onnx|onnxscript) .*pip install 'shiftbench\[onnx\]'"
+    with pytest.raises((AftModelsError, ModelError), match=words):
         shiftbench.export(net, tmp_path / "m.onnx")
 
 
@@ -315,11 +380,12 @@ def test_export_names_operator_and_module(
         shiftbench.export(network.eval(), tmp_path / "m.onnx", preprocessing=facts)
 
 
+# Name, and side of the images in pixels: small, as the operators do not depend on it.
 ARCHITECTURES = {
-    "resnet18": 224,
-    "mobilenetv2_100": 224,
-    "tf_efficientnet_lite0": 224,
-    "vit_tiny_patch16_224": 224,
+    "resnet18": 96,
+    "mobilenetv2_100": 96,
+    "tf_efficientnet_lite0": 96,
+    "vit_tiny_patch16_224": 96,
     "xcit_pico_6_p8": 64,
     "xcit_pico_6_p8_aps": 64,
     "xcit_pico_6_p8_af": 64,
@@ -330,7 +396,7 @@ def outcome(architecture: str, remedy: str, path: Path) -> str:
     """Repair and export an architecture; return the error, or an empty text."""
     torch.manual_seed(0)
     side = ARCHITECTURES[architecture]
-    sized = {"img_size": side} if "xcit" in architecture else {}
+    sized = {"img_size": side} if architecture.startswith(("xcit", "vit")) else {}
     network = timm.create_model(architecture, num_classes=12, **sized).eval()
     facts = {"input_size": side, "mean": 0.5, "std": 0.25}
     try:

@@ -11,7 +11,7 @@ from shiftbench_cli.progress import run_progress
 
 
 @options.command("export")
-@options.model("Model to export, e.g. timm:resnet50+vote:3 or model.onnx+vote:3.")
+@options.model("Model to export, e.g. timm:resnet50+align:8 or model.onnx+align:8.")
 @options.checkpoint()
 @options.strip_prefix()
 @OPTIONS("-o --output", "FILE", "File to write: .onnx or .pt2.", type=PATH, required=True)
@@ -48,7 +48,7 @@ def command(
     `verify` need no further options.
 
     \b
-    shiftbench export -m timm:resnet50+vote:3 -o model.onnx
+    shiftbench export -m timm:resnet50+align:8 -o model.onnx
     shiftbench verify results/runs/RECORD -m model.onnx -d folder:/photos
     """
     from shiftbench.exporting import export  # imports torch

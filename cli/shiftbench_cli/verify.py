@@ -34,10 +34,14 @@ def command(
     device: str,
     save: bool,
 ) -> int:
-    """Recompute the scores of records from their tables.
+    r"""Recompute the scores of records from their tables.
 
     With --model and --data, also predict random cells again and compare them, near ties aside.
-    Exit code 1 if anything differs.
+    MODEL may be an exported file of the record's model. Exit code 1 if anything differs.
+
+    \b
+    shiftbench verify results/runs/RECORD -m timm:resnet50+align:8 -d folder:/photos
+    shiftbench verify results/runs/RECORD -m model.onnx -d folder:/photos
     """
     from shiftbench.running.verify import verify  # imports torch
 

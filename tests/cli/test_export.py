@@ -26,35 +26,40 @@ RUN = ("--limit", "8", "-a", "crop", "--max-shift", "1", "--no-consistency", "-q
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     (tmp_path / "net.py").write_text(NET)
-    return f"{tmp_path / 'net.py'}:build+align:2:1"
+    return f"{tmp_path / 'net.py'}:build+align:2"
 
 
 def test_export_run_and_verify_agree(model: str, tmp_path: Path) -> None:
     path, runs = tmp_path / "model.onnx", tmp_path / "runs"
     out = shiftbench("export", "-m", model, "-o", path, "--limit", "9", code=0).out
-    assert "model.onnx: net.py:build+align:2:1" in out
-    assert "float32 (batch, 3, 28, 28)" in out
+    assert "model.onnx: net.py:build+align:2" in out
+    assert "float32 (batch, 3, 56, 56)" in out
     assert "9 images of scenes at batch sizes 1 and 8" in out
     assert "0 classes differ" in out
     words = ["run", *RUN, "-o", runs, "--format", "json"]
     [record] = json.loads(shiftbench(*words, "-m", model, code=0).out)
-    ran = shiftbench(*words, "-m", path, code=0)
-    [exported] = json.loads(ran.out)
+    plain = model.removesuffix("+align:2")
+    ran = shiftbench(*words, "-m", path, "-m", plain, code=0)
+    exported, other = json.loads(ran.out)
     assert ran.err == ""
     assert exported["scores"] == record["scores"]
-    (folder,) = runs.glob("net.py*")
-    out = shiftbench("verify", folder, "-m", path, "-d", "scenes", "--limit", "8", code=0).out
-    assert "predictions of 8 of 8 images compared" in out
-    assert "0 differ" in out
+    views = [one["data"]["geometry"][key] for one in (exported, other) for key in ("scale", "view")]
+    assert views == [2, 56, 2, 48]
+    for pattern, given in (("model.onnx*", model), ("net.py*align*", path)):
+        (folder,) = runs.glob(pattern)
+        words = ["verify", folder, "-m", given, "-d", "scenes", "--limit", "8"]
+        out = shiftbench(*words, code=0).out
+        assert "predictions of 8 of 8 images compared" in out
+        assert "0 differ" in out
 
 
 def test_export_json_and_force(model: str, tmp_path: Path) -> None:
     words = ["export", "-m", model, "-o", tmp_path / "m.pt2", "--limit", "2", "--format", "json"]
     content = json.loads(shiftbench(*words, "--include", "uint8", code=0).out)
-    assert content["input_shape"] == [28, 28, 3]
+    assert content["input_shape"] == [56, 56, 3]
     err = shiftbench(*words, code=2).err
     assert "m.pt2 exists. Add --force" in err
-    assert json.loads(shiftbench(*words, "--force", code=0).out)["input_shape"] == [3, 28, 28]
+    assert json.loads(shiftbench(*words, "--force", code=0).out)["input_shape"] == [3, 56, 56]
 
 
 @pytest.mark.parametrize(

@@ -139,11 +139,11 @@ class OnnxNetwork(nn.Module):
     def _session(self, device: torch.device) -> Any:
         if device in self._sessions:
             return self._sessions[device]
-        runtime = _runtime(self._name)
+        runtime = load_runtime(self._name)
         providers = _providers(device, runtime, tf32=self._tf32)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 3  # errors are raised; warnings do not concern the user
+        options.log_severity_level = 4  # errors are raised, and not printed too
         # Between two batches the cores are needed to prepare the next one.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
@@ -161,7 +161,8 @@ class OnnxNetwork(nn.Module):
         return self._sessions[device]
 
 
-def _runtime(name: str) -> ModuleType:
+def load_runtime(name: str) -> ModuleType:
+    """Import ONNX Runtime; raise ModelError that names the extra if it is not installed."""
     try:
         importlib.import_module("onnx")  # reads the weights
         return importlib.import_module("onnxruntime")
