@@ -33,6 +33,11 @@ class MaskSet(AnnotatedSet):
     task = "segmentation"
 
     @override
+    def used_classes(self) -> set[int]:
+        # Without names the classes are known only from the masks, which are checked as they load.
+        return super().used_classes() if self.by_order else set()
+
+    @override
     def target(self, index: int) -> Target:
         file = self.masks[index]
         try:

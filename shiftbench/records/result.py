@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from shiftbench.errors import RecordError, reason
 from shiftbench.grid import Offset
 from shiftbench.metrics.adversarial import Adversarial
-from shiftbench.metrics.base import (
+from shiftbench.metrics.base import (, score_names
     Request,
     Scored,
     image_outcomes,
@@ -333,7 +333,8 @@ def derive_result(
     )
     infos = []
     for request in dict.fromkeys(scored.requests.values()):
-        own = [name for name in scored.scores if scored.requests[name] == request]
+        # In the order of the metric: that of the scores depends on what was requested before.
+        own = [n for n in score_names(request.metric) if scored.requests.get(n) == request]
         infos.append(
             RequestInfo(
                 metric=kind_of(request.metric),

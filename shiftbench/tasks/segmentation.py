@@ -18,7 +18,7 @@ from shiftbench.grid import Offset
 from shiftbench.metrics.consistency import keyed_integers
 from shiftbench.tables import Parts
 from shiftbench.tasks.base import TASKS, Filled, Seen, Task, on_cpu
-from shiftbench.tasks.classification import near_ties
+from shiftbench.tasks.classification import check_labels, near_ties
 from shiftbench.tasks.frames import Frame
 
 PIXELS = 256  # rows of an image
@@ -94,6 +94,7 @@ class Segmentation(Task):
     def cells(self, seen: Seen, output: Tensor, offset: Offset) -> Filled:
         assert seen.parts is not None
         logits = _values(output, seen.frame, seen.parts.boxes, offset).double()
+        check_labels(seen.parts.labels, logits.shape[1])
         labels = torch.from_numpy(seen.parts.labels)[:, None]
         scores = logits.softmax(1).gather(1, labels)[:, 0]
         return Filled(logits.argmax(1).numpy(), scores.numpy(), near_ties(logits, 0.0))

@@ -48,7 +48,7 @@ def build(name: ModelName, request: Request) -> Built:
         further = {key: given[key] for key in ("class_names", "score_threshold") if key in given}
         given = {key: value for key, value in given.items() if key not in further}
     own = Preprocessing.of(network) if hasattr(network, "pretrained_cfg") else None
-    options = ",".join(f"{key}={value!r}" for key, value in sorted(request.options.items()))
+    options = ",".join(f"{k}={_stated(value)!r}" for k, value in sorted(request.options.items()))
     return Built(
         network,
         read_preprocessing({} if given is None else given, name.public_name(), own),
@@ -56,6 +56,13 @@ def build(name: ModelName, request: Request) -> Built:
         code={"function": function, "options": options, **digests},
         score_threshold=further.get("score_threshold"),
     )
+
+
+def _stated(value: Any) -> Any:
+    """Return the value of an option; of a file its name and digest, since its content decides."""
+    if not isinstance(value, str) or not Path(value).is_file():
+        return value
+    return f"{Path(value).name} sha256:{hashlib.sha256(Path(value).read_bytes()).hexdigest()}"
 
 
 @contextmanager
