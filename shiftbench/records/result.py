@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 from shiftbench.errors import RecordError, reason
 from shiftbench.grid import Offset
 from shiftbench.metrics.adversarial import Adversarial
-from shiftbench.metrics.base import (, score_names
+from shiftbench.metrics.base import (
     Request,
     Scored,
     image_outcomes,
     kind_of,
     read_cells,
     score,
+    score_names,
 )
 from shiftbench.records.sections import DataInfo, ModelInfo, RequestInfo
 from shiftbench.registry import unknown_name
