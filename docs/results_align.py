@@ -20,10 +20,11 @@ from records_tables import (
 )
 
 from shiftbench.figures import COLORS
+from shiftbench.metrics.adversarial import AVERAGE
 from shiftbench.records.compare import compare
 from shiftbench.records.result import Result
 from shiftbench.report.plots import short_name
-from shiftbench.scores import ACCURACY
+from shiftbench.scores import ACCURACY, ScoreName
 from shiftbench.statistics import PairedComparison, compare_paired
 
 ALIGN = "+align"
@@ -53,15 +54,19 @@ def remedy_of(result: Result) -> str:
 
 @cache
 def columns(result: Result) -> pd.DataFrame:
-    """Return a row per image and a column per score: clean, and three per attack."""
+    """Return a row per image and a column per score: clean, and three per full grid.
+
+    A search that stops at the first misclassified offset has no average over offsets.
+    """
     outcomes = result.outcomes()
     frame = pd.DataFrame({"clean": outcomes[ACCURACY]})
     for attack in ATTACKS:
         name, title = at(attack, RADIUS), extent(attack, RADIUS)
-        offsets = over_offsets(result, name)
         frame[f"every {title}"] = outcomes[name]
-        frame[f"average {title}"] = offsets["average"]
-        frame[f"changed {title}"] = offsets["changed"]
+        if ScoreName(AVERAGE, attack) in result.scores:
+            offsets = over_offsets(result, name)
+            frame[f"average {title}"] = offsets["average"]
+            frame[f"changed {title}"] = offsets["changed"]
     return frame
 
 
@@ -70,7 +75,14 @@ def tests(pair: Pair) -> dict[str, PairedComparison]:
     compare(pair[0], [pair[1]])  # raises an error if the conditions differ
     first, second = (columns(result) for result in pair)
     common = first.index.intersection(second.index)
-    return {name: compare_paired(first[name][common], second[name][common]) for name in first}
+    shared = [name for name in first if name in second]
+    return {name: compare_paired(first[name][common], second[name][common]) for name in shared}
+
+
+def titles(pairs: Sequence[Pair]) -> list[str]:
+    """List the columns of any network, in the order of the networks with the most of them."""
+    every = sorted((list(columns(pair[0])) for pair in pairs), key=len, reverse=True)
+    return list(dict.fromkeys(title for own in every for title in own))
 
 
 def aligned() -> str:
@@ -98,15 +110,21 @@ def _levels(pairs: Sequence[Pair]) -> str:
     if not pairs:
         return ""
     means = [[100 * columns(result).mean() for result in pair] for pair in pairs]
+    names = titles(pairs)
     rows = [
         [
             short_name(pair[0].model.name),
-            *(f"{first[name]:.1f} → {second[name]:.1f}" for name in first.index),
+            *(
+                f"{first[name]:.1f} → {second[name]:.1f}"
+                if name in first and name in second
+                else ""
+                for name in names
+            ),
         ]
         for pair, (first, second) in zip(pairs, means, strict=True)
     ]
     (n,) = {len(columns(result)) for pair in pairs for result in pair}
-    return table([f"%, n={n:,}", *means[0][0].index], rows)
+    return table([f"%, n={n:,}", *names], rows)
 
 
 def _differences(pairs: Sequence[Pair]) -> str:
@@ -114,11 +132,15 @@ def _differences(pairs: Sequence[Pair]) -> str:
     if not pairs:
         return ""
     found = [tests(pair) for pair in pairs]
+    names = titles(pairs)
     rows = [
-        [short_name(pair[0].model.name), *(points(test) for test in own.values())]
+        [
+            short_name(pair[0].model.name),
+            *(points(own[name]) if name in own else "" for name in names),
+        ]
         for pair, own in zip(pairs, found, strict=True)
     ]
-    return table(["points", *found[0]], rows)
+    return table(["points", *names], rows)
 
 
 def aligned_summary() -> str:
@@ -128,12 +150,12 @@ def aligned_summary() -> str:
         return ""
     found = [tests(pair) for pair in pairs]
     ranges = {}
-    for title in found[0]:
-        values = [100 * own[title].difference for own in found]
-        above = sum(own[title].low > 0 for own in found)
-        below = sum(own[title].high < 0 for own in found)
+    for title in titles(pairs):
+        measured = [own[title] for own in found if title in own]
+        values = [100 * test.difference for test in measured]
+        above, below = (sum(x) for x in zip(*((t.low > 0, t.high < 0) for t in measured)))
         text = f"{min(values):+.1f} to {max(values):+.1f} points"
-        ranges[title] = f"{text} ({above} of {len(pairs)} intervals above 0, {below} below)"
+        ranges[title] = f"{text} ({above} of {len(measured)} intervals above 0, {below} below)"
     crop, camera = (extent(attack, RADIUS) for attack in ATTACKS)
     exported = any(result.model.source == "onnx" for pair in pairs for result in pair)
     return (

@@ -226,7 +226,7 @@ def test_suites_of_results_contain_every_committed_record() -> None:
             name, _, path = run.data.partition(":")
             data = Path(path).name if name == "folder" else name
             wanted[run.shown, data, run.scale or 1] = run
-    folders = [ROOT / "results" / name for name in ("records", "camera")]
+    folders = [ROOT / "results" / name for name in ("records", "camera", "seeds")]
     records = {
         (r.model.name, r.data.name, r.data.geometry.get("scale", 1)): r
         for r in load_records(folders)
