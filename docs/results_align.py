@@ -153,7 +153,7 @@ def aligned_summary() -> str:
     for title in titles(pairs):
         measured = [own[title] for own in found if title in own]
         values = [100 * test.difference for test in measured]
-        above, below = (sum(x) for x in zip(*((t.low > 0, t.high < 0) for t in measured)))
+        above, below = sum(t.low > 0 for t in measured), sum(t.high < 0 for t in measured)
         text = f"{min(values):+.1f} to {max(values):+.1f} points"
         ranges[title] = f"{text} ({above} of {len(measured)} intervals above 0, {below} below)"
     crop, camera = (extent(attack, RADIUS) for attack in ATTACKS)

@@ -1,4 +1,4 @@
-"""Images with colored objects, and models that know the colors: cases for tests of tasks."""
+"""Images with colored objects, and oracle models of the colors: cases for tests of tasks."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_mean_score_interval_covers_skewed_distributions(outcomes: Any, n: int) 
 
 
 def test_coverage_table_in_docs_is_valid() -> None:
-    text = (ROOT / "docs" / "protocol.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "statistics.md").read_text()
     for outcomes in SIMULATION["DISTRIBUTIONS"]:
         (row,) = (line for line in text.splitlines() if line.startswith(f"| {outcomes.name} |"))
         cells = [float(cell) for cell in re.findall(r"(\d\.\d{3}) \(", row)]

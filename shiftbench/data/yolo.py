@@ -52,7 +52,10 @@ def _read(file: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         return np.empty(0, np.int64), np.empty((0, 4))
     try:
         rows = np.array(
-            [[float(word) for word in line.split()[:5]] for line in file.read_text().splitlines()]
+            [
+                [float(word) for word in line.split()[:5]]
+                for line in file.read_text("utf-8").splitlines()
+            ]
         ).reshape(-1, 5)
     except (OSError, ValueError) as error:
         raise DataError(

@@ -169,7 +169,7 @@ class Task(ABC):
         attack = argument.partition(":")[0]
         if colon and self.attacks is not None and attack not in self.attacks:
             raise UsageError(
-                f"expected an attack that moves {self.name} labels by whole pixels "
+                f"expected an attack that moves {self.name} labels by integer shifts "
                 f"({' or '.join(self.attacks)}), got {attack!r}. Use --attack {self.attacks[0]}"
             )
         return f"{self.metrics[name]}{colon}{argument}"

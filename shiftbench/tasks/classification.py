@@ -76,7 +76,7 @@ class Classification(Task):
 
     @override
     def numbers(self, outputs: Tensor) -> list[float]:
-        spread = -(-outputs.shape[1] // PROBED_LOGITS)  # every so many-th class
+        spread = -(-outputs.shape[1] // PROBED_LOGITS)  # classes at equal distances
         logits: list[float] = outputs[0, ::spread].float().tolist()
         return logits
 

@@ -21,7 +21,7 @@ from shiftbench.tasks.frames import Frame
 from shiftbench.tasks.segmentation import PIXELS, SEGMENTATION
 
 IMAGES, TARGETS = cases.tensors()
-# Of each task: a model that knows the image, one that ignores it, and labels of three images.
+# Of each task: an oracle, a model that ignores the image, and labels of three images.
 CASES: dict[str, tuple[Callable[[Tensor], Any], Callable[[Tensor], Any], Any]] = {
     "classification": (cases.oracle_classifier, cases.constant_classifier, [0, 2, 1]),
     "detection": (cases.oracle_detector, cases.blind_detector, TARGETS[:3]),
