@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from shiftbench.errors import UsageError
-from shiftbench.files import format_of
+from shiftbench.files import format_of, write_text
 from shiftbench.records.compare import Difference, compare
 from shiftbench.records.folder import RUNS, find, load_records
 from shiftbench.records.result import Result
@@ -24,6 +24,7 @@ from shiftbench_cli.options import COUNT, OPTIONS, PATH
 @options.data("Dataset, if a model has several records; the gallery reads images at PATH.")
 @OPTIONS("--max-shift", "STEPS", "Radius of the adversarial metrics.", type=click.IntRange(0))
 @options.printed("json", "csv")
+@OPTIONS("-o --output", "FILE.tex", "Write the differences as a LaTeX table.", type=PATH)
 @OPTIONS(
     "--gallery",
     "FILE.png",
@@ -40,6 +41,7 @@ def command(
     data: str | None,
     max_shift: int | None,
     kind: str,
+    output: Path | None,
     gallery: Path | None,
     attack: str | None,
     gallery_limit: int,
@@ -52,6 +54,8 @@ def command(
     \b
     shiftbench compare xcit_pico_6_p8.scenes xcit_pico_6_p8_af.scenes -r results/records
     """
+    if output is not None:
+        format_of(output, {".tex": "tex"})
     if gallery is not None:
         format_of(gallery, {".png": "png"})
         if len(models) > 1:
@@ -64,6 +68,11 @@ def command(
         render.print_rows(_rows(first, differences), kind)
     for reason in left_out:
         render.note(f"left out: {reason}")
+    if output is not None:
+        from shiftbench.report.formats import differences_to_latex
+
+        write_text(output, differences_to_latex(first, differences))
+        render.note(f"{output}: {len(models)} models against {first.model.name}")
     if gallery is not None:
         from shiftbench.pictures.gallery import build_gallery, gallery_figure  # imports torch
         from shiftbench.report.plots import save_figure

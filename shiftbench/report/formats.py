@@ -14,6 +14,7 @@ import yaml
 
 from shiftbench.errors import UsageError
 from shiftbench.files import csv_safe, write_atomic
+from shiftbench.records.compare import Difference
 from shiftbench.records.result import Result
 from shiftbench.report.page import render_page
 from shiftbench.report.scores import FACTS, STANDARD, Cell, Table, fact_text, further_order
@@ -157,13 +158,44 @@ def to_latex(tables: Sequence[Table], *, intervals: bool = False) -> str:
             escape=latex_escape,
             intervals=intervals,
         )
-        caption = latex_escape(f"{table.label}. {table.notes(intervals=intervals)}")
-        lines += [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
-        lines += [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule"]
-        lines += [" & ".join(head) + r" \\", r"\midrule"]
-        lines += [" & ".join(line) + r" \\" for line in body]
-        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+        lines += _booktabs(head, body, f"{table.label}. {table.notes(intervals=intervals)}")
     return "\n".join(lines)
+
+
+def _booktabs(head: Sequence[str], body: Sequence[Sequence[str]], caption: str) -> list[str]:
+    """Return the lines of a table; cells are LaTeX already, the caption is not."""
+    return [
+        *(r"\begin{table}", r"\centering", rf"\caption{{{latex_escape(caption)}}}"),
+        *(rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule"),
+        *(" & ".join(head) + r" \\", r"\midrule"),
+        *(" & ".join(line) + r" \\" for line in body),
+        *(r"\bottomrule", r"\end{tabular}", r"\end{table}", ""),
+    ]
+
+
+def differences_to_latex(baseline: Result, differences: Sequence[Difference]) -> str:
+    """Return a booktabs table of paired differences to a baseline, in points."""
+    known = {(one.model.model.name, one.name.curve): one for one in differences}
+    curves = list(dict.fromkeys(curve for _, curve in known))
+    first = {one.name.curve: one.baseline for one in reversed(differences)}
+    body = [[latex_escape(f"{baseline.model.name} (baseline)"), *(first[c].text() for c in curves)]]
+    for model in dict.fromkeys(name for name, _ in known):
+        cells = []
+        for curve in curves:
+            one = known.get((model, curve))
+            if one is None:
+                cells.append("")
+                continue
+            low, high = (f"{100 * end:+.1f}" for end in (one.test.low, one.test.high))
+            star = "*" * one.test.is_significant
+            cells.append(f"{100 * one.test.difference:+.1f}{star} {{\\scriptsize [{low}, {high}]}}")
+        body.append([latex_escape(model), *cells])
+    head = ["model", *(latex_escape(curve.column.replace("_", " ")) for curve in curves)]
+    caption = (
+        f"{baseline.data}. Baseline in percent, models as paired differences to it in points "
+        "with 95% intervals. *: p < 0.05."
+    )
+    return "\n".join(["% needs \\usepackage{booktabs}", *_booktabs(head, body, caption)])
 
 
 def latex_escape(text: str) -> str:

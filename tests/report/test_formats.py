@@ -13,8 +13,11 @@ from sample_records import HOSTILE, make_record, make_result, make_trio, spread
 
 from shiftbench.errors import UsageError
 from shiftbench.files import write_text
+from shiftbench.records.compare import compare
+from shiftbench.records.folder import load_record
 from shiftbench.report.formats import (
     FORMATS,
+    differences_to_latex,
     to_csv,
     to_images_csv,
     to_latex,
@@ -216,3 +219,16 @@ def test_csv_formula_in_any_column_is_quoted(name: str, tmp_path: Path) -> None:
 def test_csv_states_geometry(table: Table) -> None:
     texts = {row["geometry"] for row in rows_of(to_csv([table]))}
     assert texts == {"rendered, view 64 px, margin 6 px, bicubic"}
+
+
+def test_differences_to_latex_has_a_row_per_model_and_escapes_names() -> None:
+    folder = Path(__file__).parents[2] / "results" / "records"
+    names = ("xcit_pico_6_p8", "xcit_pico_6_p8_af", "xcit_pico_6_p8_aps")
+    baseline, *models = (load_record(folder / f"{name}.scenes--scenes") for name in names)
+    differences, _ = compare(baseline, models, max_shift=3)
+    text = differences_to_latex(baseline, differences)
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 4  # head, baseline, two models
+    assert len({row.count("&") for row in rows}) == 1
+    assert r"xcit\_pico\_6\_p8\_af.scenes" in rows[2]
+    assert "+6.7*" in rows[2]
