@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +26,7 @@ from aft_models.errors import AftModelsError
 from aft_models.preprocessing import Preprocessing
 from aft_models.remedies.crops import CropResize, is_traced, mix_rows, range_like
 from aft_models.remedies.inputs import InputRemedy, Undo
+from aft_models.resample import without_autocast
 
 _DARK = 0.02  # added to gray (0 to 1) before the logarithm, limits the effect of dark noise
 _NO_PHASE = 2e-4  # weaker waves (units of the logarithm) count as absent
@@ -236,7 +236,7 @@ class Align(CropResize, InputRemedy):
             Rows and columns ``(B, 2)`` where the crops start, in integer steps of ``1 / fine``
             network pixels, and which of these have a phase ``(B, 2)``.
         """
-        with _without_autocast(images):
+        with without_autocast(images):
             levels = self._levels(images.detach().float())
             shift, size = self._phase(levels, self._view_y, self._view_x)
             position = shift + self.margin * _TAPERS  # in steps between tapers
@@ -302,14 +302,6 @@ def _waves(view: int, crop: int, period: int, positions: Tensor, half: float) ->
     waves = torch.stack([torch.cos(angle), torch.sin(angle)], 1)  # (positions, 2, view)
     waves = waves - (waves * taper[:, None]).sum(2, keepdim=True)
     return torch.cat([taper[:, None], taper[:, None] * waves], 1).float()
-
-
-def _without_autocast(images: Tensor) -> AbstractContextManager[Any]:
-    """Switch autocast off: phases need float32 products."""
-    device = images.device.type
-    if torch.compiler.is_compiling() or not torch.is_autocast_enabled(device):
-        return nullcontext()
-    return torch.autocast(device, enabled=False)
 
 
 @dataclass(frozen=True)
