@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from shiftbench.report.formats import update_between_markers
-from shiftbench.shifts import ATTACKS, DEFAULT_RADIUS, SHIFTS
+from shiftbench.shifts import ATTACKS, SHIFTS
 
 PAGE = Path(__file__).parent / "reference" / "protocol.md"
 
@@ -31,15 +31,14 @@ def shifts() -> str:
 
 def attacks() -> str:
     """Tabulate every attack with the extent and margin of its grid at the default radius."""
-    largest = f"at s = {DEFAULT_RADIUS}"
-    titles = ["attack", "shift type", "step", largest, "margin", "what it does", "in `all`"]
+    titles = ["attack", "shift type", "step", "default s", "margin", "what it does", "in `all`"]
     rows = []
     for attack in map(ATTACKS.get, ATTACKS):
         grid = attack.grid()
         margin = SHIFTS.get(attack.shift).margin(grid)
-        reach = f"{grid.reach} {attack.unit}"
+        reach = f"{grid.radius}: {grid.reach} {attack.unit}"
         name, step = f"`{attack.name}`", f"{attack.step} {attack.unit}"
-        all_ = "no" if attack.opt_in else "yes"
+        all_ = "no" if attack.opt_in else "rendered" if attack.shift == "camera" else "yes"
         rows.append([name, attack.shift, step, reach, f"{margin} px", attack.summary, all_])
     return _table(titles, rows)
 
