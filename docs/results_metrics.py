@@ -77,8 +77,11 @@ def trial(first: Result, second: Result, name: ScoreName) -> Trial | None:
     return Trial((one, two), passes)
 
 
+Pair = tuple[Result, Result]
+
+
 @cache
-def trials() -> dict[str, list[Trial]]:
+def trials() -> dict[str, list[tuple[Pair, Trial]]]:
     """Return the comparisons of all pairs of networks measured alike, by measurement."""
     names = [ScoreName("consistency", kind) for kind in KINDS]
     names += [at(attack, radius) for attack in PAPER_ATTACKS for radius in (1, 3, 6)]
@@ -93,7 +96,7 @@ def trials() -> dict[str, list[Trial]]:
         label = (
             f"consistency, {name.kind}" if name.radius is None else extent(name.kind, name.radius)
         )
-        made = [t for first, second in pairs if (t := trial(first, second, name)) is not None]
+        made = [(pair, t) for pair in pairs if (t := trial(*pair, name)) is not None]
         if made:
             found[label] = made
     return found
@@ -102,16 +105,24 @@ def trials() -> dict[str, list[Trial]]:
 def median_passes() -> dict[str, float]:
     """Return the median forward passes until two networks differ, fewest first."""
     medians = {
-        label: float(np.median([t.passes_needed for t in made])) for label, made in trials().items()
+        label: float(np.median([t.passes_needed for _, t in made]))
+        for label, made in trials().items()
     }
     return dict(sorted(medians.items(), key=lambda item: item[1]))
+
+
+def common_medians(*labels: str) -> tuple[int, list[float]]:
+    """Return the number of pairs that all measurements compare, and the median passes of each."""
+    passes = [{pair: t.passes_needed for pair, t in trials()[label]} for label in labels]
+    common = set.intersection(*map(set, passes))
+    return len(common), [float(np.median([p[key] for key in common])) for p in passes]
 
 
 def passes_until_different() -> str:
     """Tabulate the forward passes until two networks differ significantly, by score."""
     rows = []
     for label, median in median_passes().items():
-        made = trials()[label]
+        made = [t for _, t in trials()[label]]
         within = np.mean([t.passes_needed <= 10_000 for t in made])
         rows.append(
             [
