@@ -157,17 +157,22 @@ class CropResize(nn.Module):
         weights = weights * (rows == inner)[:, :, None]  # PIL omits pixels outside the view
         weights = (weights / weights.sum(3, keepdim=True)).to(images.dtype)
         image = (height * range_like(batch * channels, images)).view(batch, channels, 1, 1)
-        resized = mix_rows(images.reshape(-1, length), inner[:, None] + image, weights[:, None])
-        resized = resized.flatten(2, 3)[:, :, :size]
-        return self._clip(resized) if self._taps > 2 * self.scale else resized
+        table, rows = images.reshape(-1, length), inner[:, None] + image
+        if is_traced():  # one channel at a time stays in the processor's cache
+            parts = [mix_rows(table, part, weights[:, None]) for part in torch.split(rows, 1, 1)]
+            return torch.cat(self._clip(parts), 1).flatten(2, 3)[:, :, :size]
+        resized = mix_rows(table, rows, weights[:, None]).flatten(2, 3)
+        self._clip([resized[:, channel] for channel in range(channels)])
+        return resized
 
-    def _clip(self, images: Tensor) -> Tensor:
-        """Limit images to the range of pixel values, which the bicubic filter exceeds."""
-        if is_traced():
-            return images.clamp(self._black.to(images), self._white.to(images))
-        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
-            images[:, channel].clamp_(-mean / std, (1 - mean) / std)  # 8x faster than with tensors
-        return images
+    def _clip(self, channels: list[Tensor]) -> list[Tensor]:
+        """Limit channels in place to the range of pixels, which the bicubic filter exceeds."""
+        if self._taps <= 2 * self.scale:
+            return channels
+        return [
+            part.clamp_(-mean / std, (1 - mean) / std)  # 8x faster than with tensors
+            for part, mean, std in zip(channels, self.mean, self.std, strict=True)
+        ]
 
 
 class Downscale(CropResize, InputRemedy):
