@@ -1,6 +1,6 @@
 """Cost of `align`, and displacement of its crops against the image content.
 
-    python benchmarks/align.py                        # CPU time in PyTorch, two networks
+    python benchmarks/align.py                        # CPU time in PyTorch, three networks
     python benchmarks/align.py --onnx                 # also in ONNX Runtime
     python benchmarks/align.py --images FOLDER        # displacement on image files instead
     python benchmarks/align.py --images FOLDER --odd  # on files of odd instead of even index
@@ -41,6 +41,7 @@ SHORTER = SCALE * 256  # camera pixels of the shorter side
 MOVES = (1 / 3, 1, 7 / 3, 3)  # network pixels
 DIRECTIONS = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0)]
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "EfficientNet-Lite0": lambda: timm.create_model("tf_efficientnet_lite0", pretrained=False),
     "MobileNetV2": lambda: torchvision.models.mobilenet_v2(weights=None),
     "ViT-Tiny": lambda: timm.create_model("vit_tiny_patch16_224", pretrained=False),
 }
