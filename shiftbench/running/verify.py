@@ -182,6 +182,7 @@ def predict_again(
     images: int = 20,
     seed: int = 0,
     device: str = "auto",
+    cells: float = CELLS,
 ) -> VerifyResult:
     """Predict random cells of random images of a record again.
 
@@ -194,6 +195,7 @@ def predict_again(
         images: Number of images.
         seed: Chooses images and cells.
         device: Where to predict.
+        cells: Expected number of cells per metric; math.inf for all known cells of the images.
     """
     job = replace(job_of(record, model, dataset), skip_bad=True)
     problems = differences(record, job)
@@ -220,7 +222,7 @@ def predict_again(
                 keys = [batch.keys[i] for i in rows]
                 metric = request.metric
                 claimed = record.tables.read(metric.table, len(metric.views("")), keys)
-                share = CELLS / max(1, claimed.known.sum()) * len(batch.keys) / len(chosen)
+                share = cells / max(1, claimed.known.sum()) * len(batch.keys) / len(chosen)
                 blank = claimed.known & (chooser.random(claimed.classes.shape) < share)
                 new = replace(
                     claimed,
@@ -231,8 +233,8 @@ def predict_again(
                 )
                 excused = np.zeros(blank.shape, dtype=bool)
 
-                def unknown(cells: Cells, blank: NDArray[np.bool_] = blank) -> NDArray[np.bool_]:
-                    return blank & ~cells.known
+                def unknown(new: Cells, blank: NDArray[np.bool_] = blank) -> NDArray[np.bool_]:
+                    return blank & ~new.known
 
                 for tied in predict_cells(metric, new, batch, rows, unknown):
                     excused[tied] = True
