@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+import torchvision
 from torch import Tensor, nn
 
 import aft_models
@@ -380,41 +381,55 @@ def test_export_names_operator_and_module(
         shiftbench.export(network.eval(), tmp_path / "m.onnx", preprocessing=facts)
 
 
-# Name, and side of the images in pixels: small, as the operators do not depend on it.
-ARCHITECTURES = {
-    "resnet18": 96,
-    "mobilenetv2_100": 96,
-    "tf_efficientnet_lite0": 96,
-    "vit_tiny_patch16_224": 96,
-    "xcit_pico_6_p8": 64,
-    "xcit_pico_6_p8_aps": 64,
-    "xcit_pico_6_p8_af": 64,
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+# Side of the images in pixels: small where the network allows, as operators do not depend on it.
+NETWORKS = {
+    "timm:resnet18": 96,
+    "tv:mobilenet_v2": 96,
+    "timm:tf_efficientnet_lite0": 96,
+    "timm:vit_tiny_patch16_224": 224,
+    "xcit_pico_6_p8.imagenette": 96,
+    "xcit_pico_6_p8_aps.imagenette": 96,
+    "xcit_pico_6_p8_af.imagenette": 96,
 }
 
 
-def outcome(architecture: str, remedy: str, path: Path) -> str:
-    """Repair and export an architecture; return the error, or an empty text."""
+def trained(name: str) -> nn.Module:
+    """Return a network with trained weights if these are at hand, else with random ones."""
+    source, _, architecture = name.partition(":")
+    if not architecture:
+        return load_model(name).network
+    for file in (SHARED_DATA / "weights").glob(f"{architecture}.*"):
+        return load_model(name, checkpoint=file).network
     torch.manual_seed(0)
-    side = ARCHITECTURES[architecture]
-    sized = {"img_size": side} if architecture.startswith(("xcit", "vit")) else {}
-    network = timm.create_model(architecture, num_classes=12, **sized).eval()
-    facts = {"input_size": side, "mean": 0.5, "std": 0.25}
+    create = timm.create_model if source == "timm" else torchvision.models.get_model
+    return create(architecture).eval()
+
+
+def outcome(name: str, remedy: str, path: Path) -> str:
+    """Repair and export a network; return the error, or an empty text."""
+    side = NETWORKS[name]
+    real = SHARED_DATA / "imagenet_sample"
+    data = f"imagenet:{real}" if real.is_dir() else "scenes"
+    facts = Preprocessing(side, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "bilinear")
+    network = trained(name)
     try:
-        repaired = aft_models.repair(network, remedy, input_size=side) if remedy else network
-        result = shiftbench.export(repaired, path, preprocessing=facts, images=50)
+        if remedy:
+            network = aft_models.repair(network, remedy, preprocessing=facts, input_size=side)
+        result = shiftbench.export(network, path, preprocessing=facts, data=data, images=50)
     except AftModelsError as error:
         return str(error)
     return "" if result.images == 50 and path.exists() else "not compared"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("remedy", ["", *REMEDIES])
 def test_every_remedy_exports_or_is_rejected_by_name(
-    remedy: str, architecture: str, tmp_path: Path
+    remedy: str, name: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.onnx"
-    error = outcome(architecture, remedy, path)
+    error = outcome(name, remedy, path)
     if error:
         assert remedy
         assert remedy in error
