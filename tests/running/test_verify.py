@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,20 @@ def test_verify_true_record_passes(bench: Bench, record: Result) -> None:
     assert (result.problems, result.images) == ((), 10)
     assert result.cells > 300
     assert "0 differ" in str(result)
+
+
+def test_verify_all_cells_compares_every_known_cell(bench: Bench, record: Result) -> None:
+    few, every = (
+        predict_again(record, bench.model, bench.images, images=24, device="cpu", cells=cells).cells
+        for cells in (20, math.inf)
+    )
+    known = 0
+    for info in record.requests:
+        assert info.loaded is not None
+        keys = record.tables.keys[: info.images]
+        cells = record.tables.read(info.loaded.table, len(info.loaded.views("")), keys)
+        known += int(cells.known.sum())
+    assert 0 < few < every == known
 
 
 def flip_failures(tables: Tables) -> None:
