@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shiftbench.metrics.detected import Detected
+from shiftbench.metrics.parts import Detected
 from shiftbench.records.folder import load_record
 from shiftbench.records.result import Result, image_ids
 

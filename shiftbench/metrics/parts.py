@@ -1,4 +1,4 @@
-"""Objects of detectors: detected without a shift, and at every offset of a grid."""
+"""Objects of detectors and pixels of segmenters: without a shift, and at every offset of a grid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shiftbench.metrics.adversarial import Adversarial
 from shiftbench.metrics.base import METRICS
 from shiftbench.scores import ScoreName
 
-DETECTED = ScoreName("detected")
+DETECTED, SEGMENTED = ScoreName("detected"), ScoreName("segmented")
 
 
 @dataclass(frozen=True)
@@ -28,5 +28,22 @@ class Detected(Adversarial):
     family: ClassVar[str] = DETECTED.family
 
 
+@dataclass(frozen=True)
+class Pixels(Accuracy):
+    """Share of an image's pixels with the correct class without a shift."""
+
+    score_name: ClassVar[ScoreName] = SEGMENTED
+    name = SEGMENTED.family
+
+
+@dataclass(frozen=True)
+class Segmented(Adversarial):
+    """Share of an image's pixels correct at every offset of an attack (segmented:ATTACK)."""
+
+    family: ClassVar[str] = SEGMENTED.family
+
+
 METRICS.register("objects", Objects)
 METRICS.register("detected", Detected)
+METRICS.register("pixels", Pixels)
+METRICS.register("segmented", Segmented)
