@@ -338,9 +338,11 @@ def _model_of_parts(model: Network, images: Any, labels: Any, settings: Settings
         image = image if like is None else image.to(like.device, like.dtype)
         margin = _parts_margin(settings)
         height, width = image.shape[-2:]
-        if min(height, width) <= 2 * margin:
+        facts = model.preprocessing if isinstance(model, Model) else Preprocessing(1)
+        least = 2 * facts.scale * (margin + facts.margin)
+        if min(height, width) <= least:
             raise UsageError(
-                f"expected images larger than {2 * margin} px for shifts up to {margin} px, got "
+                f"expected images larger than {least} px for shifts up to {margin} px, got "
                 f"{height}x{width}. Choose a smaller max_shift"
             )
         loaded = _loaded(
@@ -370,7 +372,11 @@ def _evaluate_parts(
     first = next(model.parameters(), None)
     place = torch.device(device or ("cpu" if first is None else first.device))
     threshold = settings.score_threshold or model.score_threshold
-    margin = _parts_margin(settings)
+    margin, scale = _parts_margin(settings), model.preprocessing.scale
+    if settings.scale != scale:
+        raise UsageError(
+            f"expected scale {scale} for {model.name}, got {settings.scale}. Pass scale={scale}"
+        )
     for text in settings.metrics:
         model.task.require_metric(text)
     labeled = items[0][1] is not None
@@ -387,7 +393,8 @@ def _evaluate_parts(
         predictor=predictor,
     )
     side = min(items[0][0].shape[-2:])
-    cut = Geometry(side - 2 * margin, side, margin, interpolation="none", crop="given")
+    view = side - 2 * scale * (margin + model.preprocessing.margin)
+    cut = Geometry(view, side, scale * margin, "none", crop="given", scale=scale)
     record = derive_result(
         tables,
         requests,

@@ -196,20 +196,14 @@ def geometry_for(
             raise unknown_name(what, name, known)
     if margin < 0:
         raise UsageError(f"expected a margin of 0 or more pixels, got {margin}: increase it")
-    scale = scale or preprocessing.scale
-    if scale % preprocessing.scale:
-        raise UsageError(
-            f"expected a scale that is a multiple of {preprocessing.scale}, which {remedy} needs, "
-            f"got {scale}. Use --scale {preprocessing.scale}, or {remedy}:1 for scale 1"
-        )
+    scale = checked_scale(preprocessing, scale, remedy)
     view = scale // preprocessing.scale * preprocessing.input_size
     inner = scale * preprocessing.size
     geometry = Geometry(
         view=view,
         resize=scale * _resize(preprocessing, crop_pct, finished),
         margin=scale * margin,
-        # At a finer scale the canvas is the picture of a camera, which the model resizes itself.
-        interpolation=preprocessing.interpolation if scale == 1 else "bicubic",
+        interpolation=filter_of(preprocessing, scale),
         pad=pad,
         crop=str(crop_pct),
         rendered=rendered,
@@ -220,6 +214,29 @@ def geometry_for(
     if not rendered:
         _require_margin(geometry, finished, shift, remedy, advice)
     return geometry
+
+
+def checked_scale(preprocessing: Preprocessing, scale: int | None, remedy: str) -> int:
+    """Return the scale of a run; None: that of the model's input remedies.
+
+    Raises:
+        UsageError: The scale is no multiple of theirs.
+    """
+    scale = scale or preprocessing.scale
+    if scale % preprocessing.scale:
+        raise UsageError(
+            f"expected a scale that is a multiple of {preprocessing.scale}, which {remedy} needs, "
+            f"got {scale}. Use --scale {preprocessing.scale}, or {remedy}:1 for scale 1"
+        )
+    return scale
+
+
+def filter_of(preprocessing: Preprocessing, scale: int) -> str:
+    """Return the filter of the resize to the canvas.
+
+    At a finer scale the canvas is the picture of a camera, which the model resizes itself.
+    """
+    return preprocessing.interpolation if scale == 1 else "bicubic"
 
 
 def _resize(preprocessing: Preprocessing, crop_pct: str | float, finished: bool) -> int:

@@ -15,9 +15,19 @@ cases = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(cases)
 FACTS = {"input_size": 64, "mean": 0.0, "std": 1.0, "interpolation": "nearest", "fill": 96}
 
+FINER = {**FACTS, "interpolation": "bilinear"}  # the filter of views of scale 2
+
 
 def detector() -> Any:
     return cases.oracle_detector, {**FACTS, "class_names": cases.CLASSES}
+
+
+def finer() -> Any:
+    return cases.soft_detector, {**FINER, "class_names": cases.CLASSES}
+
+
+def blind_finer() -> Any:
+    return cases.blind_detector, {**FINER, "class_names": cases.CLASSES}
 
 
 def centered() -> Any:

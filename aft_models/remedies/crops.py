@@ -182,16 +182,24 @@ class Downscale(CropResize, InputRemedy):
     torch.Size([1, 3, 32, 32])
     """
 
-    def __init__(self, network: Preprocessing, scale: int) -> None:
+    def __init__(
+        self, network: Preprocessing, scale: int, size: tuple[int, int] | None = None
+    ) -> None:
+        """Build the resize to the images of a network, or to windows (height, width) of others."""
         super().__init__(
             f"scale {scale}",
-            network.input_size,
+            size or network.input_size,
             margin=0,
             scale=scale,
             interpolation=network.interpolation,
             mean=network.mean,
             std=network.std,
         )
+        self._network = network
+
+    @override
+    def resized(self, size: tuple[int, int]) -> Downscale:
+        return Downscale(self._network, self.scale, size)
 
     @override
     def show(self, images: Tensor) -> tuple[Tensor, Undo]:

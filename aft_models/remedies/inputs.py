@@ -38,7 +38,7 @@ class InputRemedy(ABC):
         """
         raise AftModelsError(
             f"expected a remedy that moves boxes and maps back around a detector or segmenter, got "
-            f"{type(self).__name__}: use align:12:1"
+            f"{type(self).__name__}: use align:12"
         )
 
     @abstractmethod

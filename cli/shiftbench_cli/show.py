@@ -137,7 +137,7 @@ def _draw_predictions(
     if len(names) == 1:
         model = load_model(names[0], checkpoint=checkpoint, strip_prefix=strip_prefix)
         if model.task.has_parts:
-            _draw_objects(Path(image), model, output, max_shift, data, score_threshold)
+            _draw_objects(Path(image), model, output, max_shift, scale, data, score_threshold)
             return
     if data is not None or score_threshold is not None:
         raise UsageError(
@@ -181,6 +181,7 @@ def _draw_objects(
     model: Model,
     output: Path,
     max_shift: int,
+    scale: int | None,
     data: str | None,
     score_threshold: float | None,
 ) -> None:
@@ -192,6 +193,7 @@ def _draw_objects(
         model,
         max_shift=max_shift,
         score_threshold=score_threshold,
+        scale=scale,
         dataset=None if data is None else load_dataset(data),
     )
     save_figure(figure, output)

@@ -14,18 +14,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from aft_models.preprocessing import normalize
-from shiftbench.data import ImageSet
-from shiftbench.data.images import read_image
+from shiftbench.data import ImageSet, subset
 from shiftbench.errors import DataError, UsageError
 from shiftbench.grid import Grid
 from shiftbench.metrics.base import View
 from shiftbench.models import Model
-from shiftbench.running.job import class_count, data_for
-from shiftbench.running.parts import PartBatch
-from shiftbench.running.predict import Predictor
+from shiftbench.pictures.predictions import open_image
+from shiftbench.running.job import Settings, make_job
+from shiftbench.running.runner import image_batch, load_ahead, make_predictor
 from shiftbench.tasks.detection import DETECTION, box_ious, match
-from shiftbench.tasks.frames import fitted_for
+from shiftbench.tasks.frames import Frame
 
 # Color and line of objects by how often they are detected.
 LOOKS: Mapping[str, tuple[str, Any]] = {
@@ -57,6 +55,7 @@ def show_detections(
     *,
     max_shift: int = 3,
     score_threshold: float | None = None,
+    scale: int | None = None,
     dataset: ImageSet | None = None,
 ) -> tuple[Figure, dict[str, int]]:
     """Draw the objects of an image, by how often they are detected at crops up to `max_shift` px.
@@ -66,6 +65,7 @@ def show_detections(
         model: A detector.
         max_shift: Largest crop offset (px).
         score_threshold: Score from which a detection counts. Default: the model's own.
+        scale: Camera pixels per network pixel. Default: as many as the remedies need.
         dataset: Contains the image with its objects; by default the objects are all detections.
 
     Returns:
@@ -79,59 +79,48 @@ def show_detections(
             f"expected a detector, got {model.name}, a model for {model.task.name}. Leave --model "
             "out to draw the shifts alone"
         )
-    threshold = score_threshold or model.score_threshold
-    grid, recipe = Grid(max_shift), model.preprocessing
-    geometry = fitted_for(recipe, margin=max_shift, spare=0)
-    image = read_image(path)
-    frame = geometry.frame(*image.size)
-    canvas = geometry.canvas(image)[None]
-    predictor = Predictor(model, torch.device("cpu"), model.name, batch_size=8, task=model.task)
-    batch = PartBatch(
-        predictor,
-        [path.name],
-        normalize(canvas, recipe.mean, recipe.std),
-        max_shift,
-        frames=[frame],
-        targets=[None],
-        fill=normalize(torch.tensor(geometry.fill).view(1, 3, 1, 1), recipe.mean, recipe.std)[
-            0, :, 0, 0
-        ],
-        classes=class_count(model),
-        threshold=threshold,
+    job = make_job(
+        model,
+        open_image(str(path)) if dataset is None else _only(dataset, path),
+        Settings(
+            attacks=("crop",),
+            consistency=(),
+            max_shift=max_shift,
+            scale=scale,
+            score_threshold=score_threshold,
+        ),
     )
-    tracks = []
-    if dataset is not None:
-        target = _target(model, dataset, path)
-        boxes = frame.in_view(frame.resized(target[0]))
+    predictor = make_predictor(job, torch.device("cpu"), 1)
+    (canvases,) = load_ahead(job, job.keys, 1, job.images(), workers=0)
+    batch, grid = image_batch(job, canvases, predictor), Grid(max_shift)
+    seen = batch.seen(0)
+    assert seen is not None
+    frame, tracks = seen.frame, []
+    if seen.target is not None:
+        boxes, labels = frame.in_view(frame.resized(seen.target.boxes)), seen.target.labels
         whole = frame.whole(boxes) >= max_shift
-        tracks = [Track(b, int(c)) for b, c in zip(boxes[whole], target[1][whole], strict=True)]
+        tracks = [Track(b, int(c)) for b, c in zip(boxes[whole], labels[whole], strict=True)]
     for offset in grid:
         output, moved = batch.outputs([0], [View("crop", offset)])[0]
-        strong = output.scores.numpy() >= threshold
+        strong = output.scores.numpy() >= seen.threshold
         boxes = output.boxes.numpy()[strong] + np.array([moved.dx, moved.dy] * 2)
         labels, scores = output.labels.numpy()[strong], output.scores.numpy()[strong]
         new = _follow(tracks, boxes, labels, scores.astype(np.float64))
         tracks += [] if dataset is not None else new
     counts = {often: sum(t.often(len(grid)) == often for t in tracks) for often in LOOKS}
-    window = canvas[0, :, : frame.height, : frame.width]
-    corner = np.array([frame.left - frame.border, frame.top - frame.border] * 2)
-    return _figure(
-        window.permute(1, 2, 0).numpy(), tracks, corner, model, len(grid), counts
-    ), counts
+    pixels = canvases.canvas[0, :, : job.geometry.scale * frame.height]
+    window = pixels[..., : job.geometry.scale * frame.width].permute(1, 2, 0).numpy()
+    return _figure(window, tracks, frame, model, len(grid), counts), counts
 
 
-def _target(
-    model: Model, dataset: ImageSet, path: Path
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the boxes and classes of an image of a data set."""
-    dataset = data_for(model, dataset)
+def _only(dataset: ImageSet, path: Path) -> ImageSet:
+    """Return the image of a data set that has the name of a file."""
     index = next((i for i, key in enumerate(dataset.keys) if Path(key).name == path.name), None)
-    target = None if index is None else dataset.target(index)
-    if target is None:
+    if index is None or dataset.task != DETECTION.name:
         raise DataError(
             f"expected boxes of {path.name} in {dataset.name}, got none. Leave --data out"
         )
-    return target.boxes, target.labels
+    return subset(dataset, [index])
 
 
 def _follow(
@@ -154,19 +143,20 @@ def _follow(
 def _figure(
     image: NDArray[np.uint8],
     tracks: Sequence[Track],
-    corner: NDArray[np.int64],
+    frame: Frame,
     model: Model,
     offsets: int,
     counts: dict[str, int],
 ) -> Figure:
-    height, width = image.shape[:2]
-    figure = Figure(figsize=(INCHES, INCHES * height / width + 0.8), layout="constrained")
+    figure = Figure(
+        figsize=(INCHES, INCHES * frame.height / frame.width + 0.8), layout="constrained"
+    )
     axes = figure.subplots()
-    axes.imshow(image)
+    axes.imshow(image, extent=(0, frame.width, frame.height, 0))
     axes.set_axis_off()
     for track in sorted(tracks, key=lambda track: -track.count):
         color, line = LOOKS[track.often(offsets)]
-        x1, y1, x2, y2 = track.box - corner
+        x1, y1, x2, y2 = frame.from_view(track.box)
         axes.add_patch(
             Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=color, linestyle=line, lw=2)
         )

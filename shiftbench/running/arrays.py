@@ -98,20 +98,25 @@ def measure_arrays(
 
     The window of each image is the image less a margin on each side, without any fill.
     """
+    scale, spare = model.preprocessing.scale, model.preprocessing.margin
     tables = Tables(keys)
     tables.array(LABEL, 1)[:] = 0
     for names, part in _alike(items, keys, predictor.batch_size):
         canvas = torch.stack([image for image, _ in part])
-        height, width = canvas.shape[-2:]
-        frame = Frame(height, width, margin, (height - 2 * margin, width - 2 * margin))
+        height, width = (side // scale for side in canvas.shape[-2:])
+        window = height - 2 * (margin + spare), width - 2 * (margin + spare)
+        zoom = 1 / scale, 1 / scale
+        frame = Frame(height, width, margin, window, zoom=zoom, spare=spare)
         digests = [content_digest(i.float().cpu().contiguous().numpy().tobytes()) for i in canvas]
         tables.array(DIGEST, 1)[tables.rows(names), 0] = digests
         batch = PartBatch(
             predictor,
             names,
             canvas.to(predictor.device),
-            margin,
+            scale * margin,
             identifiers=[identifier(digest) for digest in digests],
+            scale=scale,
+            remedies=model.remedies,
             frames=[frame] * len(part),
             targets=[target for _, target in part],
             classes=class_count(model),

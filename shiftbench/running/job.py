@@ -13,7 +13,8 @@ import numpy as np
 
 from aft_models.preprocessing import Preprocessing
 from aft_models.remedies import parse_remedies
-from aft_models.remedies.inputs import unbound
+from aft_models.remedies.crops import Downscale
+from aft_models.remedies.inputs import InputRemedy, unbound
 from shiftbench.data import ImageSet, RenderedSet, relabeled
 from shiftbench.data.base import in_turn
 from shiftbench.errors import DataError, ModelError, UsageError
@@ -225,6 +226,17 @@ class Job:
         views = (view for request in self.requests for view in request.metric.views(""))
         shifts = {view.shift for view in views} & {*SHIFTS}
         return not self.geometry.rendered and any(SHIFTS.get(s).digitizes for s in shifts)
+
+    @cached_property
+    def remedies(self) -> tuple[InputRemedy, ...]:
+        """Input remedies of the model, the innermost first, and `resize`."""
+        return (*self.model.remedies, *self.resize)
+
+    @cached_property
+    def resize(self) -> tuple[InputRemedy, ...]:
+        """The resize to the view of the model that the scale of the job needs; empty: none."""
+        finer = self.geometry.scale // self.model.preprocessing.scale
+        return (Downscale(self.model.preprocessing, finer),) if finer > 1 else ()
 
     @property
     def labeled(self) -> bool:
@@ -503,8 +515,11 @@ def canvas_for(
     spare: int = 0,
 ) -> Geometry:
     """Return the canvas of a model's images, with a margin that `shift` needs."""
+    remedy = "+".join(view_remedies(model)) or "the wider view"
     if model.task.has_parts:
-        return fitted_for(model.preprocessing, margin=margin, spare=spare)
+        return fitted_for(
+            model.preprocessing, margin=margin, spare=spare, scale=scale, remedy=remedy
+        )
     return geometry_for(
         model.preprocessing,
         crop_pct=crop_pct,
@@ -514,6 +529,6 @@ def canvas_for(
         rendered=isinstance(dataset, RenderedSet),
         scale=scale,
         shift=shift,
-        remedy="+".join(view_remedies(model)) or "the wider view",
+        remedy=remedy,
         advice=advice,
     )

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from typing_extensions import override
 
+from aft_models.remedies.align import Align, AlignUndo
 from aft_models.remedies.inputs import InputRemedy
 from shiftbench.errors import DataError, ModelError
 from shiftbench.grid import ORIGIN, Offset
 from shiftbench.metrics.base import CLEAN_VIEW, View
-from shiftbench.models import Model
-from shiftbench.running.predict import ImageBatch
+from shiftbench.running.predict import ImageBatch, find_phases
 from shiftbench.shifts import SHIFTS, Views
 from shiftbench.tables import CLEAN, NEAR_TIE, PROBABILITY, Parts, Tables
 from shiftbench.tasks import Seen, Target
@@ -34,7 +35,7 @@ class PartBatch(ImageBatch):
     threshold: float = 0.0  # score from which a detection counts
     _parts: dict[int, Parts] = field(default_factory=dict)
     _windows: dict[tuple[str, int], Views] = field(default_factory=dict)
-    _resized: dict[tuple[int, int], list[InputRemedy]] = field(default_factory=dict)
+    _sizes: dict[tuple[int, int], list[InputRemedy]] = field(default_factory=dict)
 
     @override
     def seen(self, row: int) -> Seen:
@@ -100,6 +101,14 @@ class PartBatch(ImageBatch):
             )
 
     @override
+    def has_phase(self) -> NDArray[np.bool_] | None:
+        if not any(isinstance(remedy, Align) for remedy in self.remedies):
+            return None
+        rows = range(len(self.keys))
+        found = [find_phases(self._resized(row), self._window(row, CLEAN_VIEW)) for row in rows]
+        return np.concatenate(found)
+
+    @override
     def outputs(self, rows: Sequence[int], views: Sequence[View]) -> list[tuple[Any, Offset]]:
         """Predict image `rows[i]` through `views[i]`.
 
@@ -109,35 +118,41 @@ class PartBatch(ImageBatch):
         """
         shown, offsets = [], []
         for row, view in zip(rows, views, strict=True):
-            frame, window = self.frames[row], self._window(row, view)[None]
-            moved, rest = view.offset, frame.spare
-            for remedy in self._remedies(frame):
+            window, moved = self._window(row, view), view.offset
+            for remedy in reversed(self._resized(row)):
                 window, undo = remedy.show(window)
-                dy, dx = undo.offset[0].tolist()  # type: ignore[attr-defined]
-                moved, rest = Offset(moved.dy + dy, moved.dx + dx), rest - remedy.margin
-            # The rest are pixels that only remedies of other models need.
-            window = window[..., rest : window.shape[-2] - rest, rest : window.shape[-1] - rest]
-            shown.append(frame.paste(window[0], self.fill.to(window)))
+                if isinstance(undo, AlignUndo):
+                    dy, dx = undo.offset[0].tolist()
+                    moved = Offset(moved.dy + dy, moved.dx + dx)
+            shown.append(self.frames[row].paste(window[0], self.fill.to(window)))
             offsets.append(moved)
         return list(zip(self.predictor(torch.stack(shown)), offsets, strict=True))
 
-    def _remedies(self, frame: Frame) -> Sequence[InputRemedy]:
-        """Return the model's input remedies for the window of an image, the outermost first."""
-        network = self.predictor.network
-        remedies = network.remedies if isinstance(network, Model) else ()
-        if remedies and frame.window not in self._resized:
-            height, width = frame.window
-            built: list[InputRemedy] = []
-            for remedy in remedies:  # the innermost first: each needs a wider window
-                built.append(remedy.resized((height, width)))
-                height, width = height + 2 * remedy.margin, width + 2 * remedy.margin
-            self._resized[frame.window] = built[::-1]
-        return self._resized.get(frame.window, ())
+    def _resized(self, row: int) -> list[InputRemedy]:
+        """Return the remedies for the window of an image, the innermost first."""
+        size = self.frames[row].window
+        if size not in self._sizes:
+            self._sizes[size] = []
+            height, width = size
+            for remedy in self.remedies:  # each takes the window that the next one returns
+                own = remedy.resized((height, width))
+                self._sizes[size].append(
+                    own.to(self.canvas.device) if isinstance(own, nn.Module) else own
+                )
+                height, width = (
+                    remedy.scale * (side + 2 * remedy.margin) for side in (height, width)
+                )
+        return self._sizes[size]
 
     def _window(self, row: int, view: View) -> Tensor:
-        """Return the window of an image with the pixels that remedies need: (C, h, w)."""
+        """Return the window of an image with the pixels that remedies need: (1, C, h, w)."""
+        frame, scale = self.frames[row], self.scale
         if (view.shift, row) not in self._windows:
-            frame = self.frames[row]
-            image = self.canvas[row : row + 1, :, : frame.height, : frame.width]
+            rest = frame.spare - sum(remedy.margin for remedy in self.remedies)
+            rows, columns = (
+                slice(scale * rest, scale * (side - rest)) for side in (frame.height, frame.width)
+            )  # the rest are pixels that only remedies of other models need
+            image = self.canvas[row : row + 1, :, rows, columns]
             self._windows[view.shift, row] = SHIFTS.get(view.shift).views(image, self.margin)
-        return self._windows[view.shift, row](view.offset)[0]
+        offset = Offset(scale * view.offset.dy, scale * view.offset.dx)
+        return self._windows[view.shift, row](offset)

@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from aft_models.remedies.align import Align
+from aft_models.remedies.inputs import InputRemedy
 from shiftbench.errors import ModelError, UsageError, first_line
 from shiftbench.grid import Offset
 from shiftbench.metrics.base import CLEAN_VIEW, Metric, View
@@ -213,6 +215,7 @@ class ImageBatch:
     scene: Scene | None = None  # forms the images anew, where that is possible
     identifiers: Sequence[str] = ()  # random views follow from them; default: the keys
     scale: int = 1  # pixels of the canvas per pixel of offsets
+    remedies: Sequence[InputRemedy] = ()  # change views before the network, the innermost first
     _views: dict[str, Views] = field(default_factory=dict)
     _seen: dict[tuple[int, bytes], Tensor] = field(default_factory=dict)  # network input -> logits
 
@@ -231,6 +234,16 @@ class ImageBatch:
             parts.append(self._views[shift](moved, torch.tensor(rows[start:stop])))
             start = stop
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def has_phase(self) -> NDArray[np.bool_] | None:
+        """Return False for images without a phase, which `align` leaves in the center.
+
+        None: no remedy aligns images.
+        """
+        if not any(isinstance(remedy, Align) for remedy in self.remedies):
+            return None
+        rows = range(len(self.keys))
+        return find_phases(self.remedies, self.view(rows, [CLEAN_VIEW] * len(rows)))
 
     def begin(self, tables: Tables) -> Iterator[None]:
         """Add the rows of the images to tables, if they are parts of images."""
@@ -260,6 +273,19 @@ class ImageBatch:
             logits = self.predictor(images[list(new.values())])
             self._seen |= zip(new, logits, strict=True)
         return torch.stack([self._seen[name] for name in names])
+
+
+def find_phases(remedies: Sequence[InputRemedy], views: Tensor) -> NDArray[np.bool_]:
+    """Return False for views (B, C, H, W) without a phase for the outermost `align`."""
+    shown = views
+    for remedy in reversed(remedies):
+        if isinstance(remedy, Align):
+            found: NDArray[np.bool_] = (
+                remedy.has_phase(shown).view(-1, len(views)).all(0).cpu().numpy()
+            )
+            return found
+        shown, _ = remedy.show(shown)
+    raise AssertionError("no remedy aligns images")
 
 
 Needed = Callable[[Cells], NDArray[np.bool_]]

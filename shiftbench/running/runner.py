@@ -19,13 +19,11 @@ import torch
 from torch import nn
 
 from aft_models.preprocessing import normalize
-from aft_models.remedies.align import Align
-from aft_models.remedies.crops import Downscale
 from aft_models.remedies.inputs import ShownNetwork
 from shiftbench.data import CanvasBatch, Canvases, ImageSet, RenderedSet, load_dataset
 from shiftbench.data.canvases import DigitizedViews
 from shiftbench.errors import DataError, RecordError, UsageError
-from shiftbench.metrics.base import CLEAN_VIEW, Request, read_cells, remaining_passes
+from shiftbench.metrics.base import Request, read_cells, remaining_passes
 from shiftbench.models import Model, load_model
 from shiftbench.records.folder import RECORD_FILE, load_record, record_folder, write_record
 from shiftbench.records.result import TABLES_FOLDER, Result, derive_result
@@ -231,9 +229,8 @@ def _most_passes(job: Job, keys: Sequence[str], tables: Tables) -> int:
 def make_predictor(job: Job, device: torch.device, batch_size: int | None) -> Predictor:
     """Move the model of a job to a device, behind the resize that the scale of the job needs."""
     module: nn.Module = job.model
-    finer = job.geometry.scale // job.model.preprocessing.scale
-    if finer > 1:
-        module = ShownNetwork(job.model, [Downscale(job.model.preprocessing, finer)])
+    if job.resize and not job.model.task.has_parts:  # windows of parts are resized before the fill
+        module = ShownNetwork(job.model, job.resize)
     return Predictor.of(
         module,
         device,
@@ -288,7 +285,7 @@ def _measure_in_memory(
     """Measure a batch, in halves when memory runs out; cells that were predicted are kept."""
     try:
         batch = image_batch(job, canvases, predictor)
-        _note_phases(job, batch, tables)
+        _note_phases(batch, tables)
         places = [job.position[key] for key in batch.keys]
         metrics = (
             (request.metric, [i for i, place in enumerate(places) if place < request.images])
@@ -304,16 +301,11 @@ def _measure_in_memory(
             yield from _measure_in_memory(job, canvases.take(part), predictor, tables)
 
 
-def _note_phases(job: Job, batch: ImageBatch, tables: Tables) -> None:
+def _note_phases(batch: ImageBatch, tables: Tables) -> None:
     """Note the images without a phase, which `align` leaves in the center."""
-    for remedy in job.model.remedies:
-        if isinstance(remedy, Align):
-            views = batch.view(range(len(batch.keys)), [CLEAN_VIEW] * len(batch.keys))
-            finer = job.geometry.scale // job.model.preprocessing.scale
-            if finer > 1:
-                views, _ = Downscale(job.model.preprocessing, finer).to(views.device).show(views)
-            has_phase = remedy.has_phase(views).cpu().numpy()
-            tables.array(NO_PHASE, 1)[tables.rows(batch.keys), 0] = ~has_phase
+    found = batch.has_phase()
+    if found is not None:
+        tables.array(NO_PHASE, 1)[tables.rows(batch.keys), 0] = ~found
 
 
 def image_batch(job: Job, canvases: CanvasBatch, predictor: Predictor) -> ImageBatch:
@@ -342,6 +334,8 @@ def image_batch(job: Job, canvases: CanvasBatch, predictor: Predictor) -> ImageB
             prepare(canvases.canvas),
             geometry.margin,
             identifiers=identifiers,
+            scale=geometry.scale,
+            remedies=job.remedies,
             frames=[geometry.frame(*dataset.size(index)) for index in canvases.indices],
             targets=[dataset.target(i) if job.labeled else None for i in canvases.indices],
             fill=prepare(torch.tensor(geometry.fill).view(1, 3, 1, 1))[0, :, 0, 0],
@@ -356,6 +350,7 @@ def image_batch(job: Job, canvases: CanvasBatch, predictor: Predictor) -> ImageB
         scene if isinstance(dataset, RenderedSet) or canvases.originals else None,
         identifiers,
         geometry.scale,
+        job.remedies,
     )
 
 

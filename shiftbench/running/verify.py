@@ -121,15 +121,17 @@ def job_of(record: Result, model: Model, dataset: ImageSet) -> Job:
     requests = tuple(
         Request(info.loaded, info.images) for info in record.requests if info.loaded is not None
     )
+    stored = record.data.geometry
+    scale = int(stored.get("scale", 1))
     geometry = canvas_for(
         model,
         dataset,
-        crop_pct=str(record.data.geometry["crop"]),
-        pad=str(record.data.geometry["pad"]),
-        scale=int(record.data.geometry.get("scale", 1)),
+        crop_pct=str(stored["crop"]),
+        pad=str(stored["pad"]),
+        scale=scale,
         margin=widest_shift(model, requests),
         shift=f"the record of {record.model.name}",
-        spare=int(record.data.geometry.get("spare", 0)),
+        spare=int(stored.get("spare", 0)) // scale,
     )
     return Job(model, dataset, geometry, requests, record.settings)
 

@@ -3,6 +3,8 @@
 An image is resized so that its longer side has S + 2m pixels. The window of (h - 2m) x (w - 2m)
 pixels moves by the offset. The model's own fill around the window, up to S x S, does not move.
 Input remedies cut the window out of one that has `spare` further pixels on each side.
+
+All of these are network pixels. The canvas has `scale` camera pixels for each of them.
 """
 
 from __future__ import annotations
@@ -16,8 +18,7 @@ from PIL.Image import Image
 from typing_extensions import override
 
 from aft_models.preprocessing import Preprocessing
-from shiftbench.errors import UsageError
-from shiftbench.geometry import INTERPOLATIONS, Geometry
+from shiftbench.geometry import INTERPOLATIONS, Geometry, checked_scale, filter_of
 from shiftbench.grid import Offset
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Frame:
-    """Position of a resized image within the views of a model."""
+    """Position of a resized image within the views of a model, in network pixels."""
 
-    height: int  # of the resized image, in pixels
+    height: int  # of the resized image
     width: int
     margin: int  # m: pixels that offsets move the window by, on each side
     view: tuple[int, int]  # height and width of the model's images
@@ -114,24 +115,25 @@ class Fitted(Geometry):
     def frame(self, width: int, height: int) -> Frame:
         """Return the frame of an image file of this size."""
         columns, rows = self._fit(width, height)
-        border = self.margin + self.spare
-        inner = rows - 2 * border, columns - 2 * border
-        top, left = ((self.view - side) // 2 if self.centered else 0 for side in inner)
-        return Frame(
-            rows,
-            columns,
-            self.margin,
-            (self.view, self.view),
-            top,
-            left,
-            (rows / height, columns / width),
-            self.spare,
-        )
+        view, margin, spare = (n // self.scale for n in (self.view, self.margin, self.spare))
+        inner = (side - 2 * (margin + spare) for side in (rows, columns))
+        top, left = ((view - side) // 2 if self.centered else 0 for side in inner)
+        zoom = rows / height, columns / width
+        return Frame(rows, columns, margin, (view, view), top, left, zoom, spare)
 
     def _fit(self, width: int, height: int) -> tuple[int, int]:
-        """Return width and height after the resize; each leaves a window of one pixel or more."""
-        ratio, least = self.side / max(width, height), self.side - self.view + 1
+        """Return width and height of the resized image in network pixels.
+
+        Each leaves a window of one pixel or more.
+        """
+        side, view = self.side // self.scale, self.view // self.scale
+        ratio, least = side / max(width, height), side - view + 1
         return max(round(width * ratio), least), max(round(height * ratio), least)
+
+    @override
+    def _size(self, image: Image) -> tuple[int, int]:
+        width, height = self._fit(*image.size)
+        return self.scale * width, self.scale * height
 
     @override
     def canvas(self, image: Image) -> Tensor:
@@ -139,34 +141,34 @@ class Fitted(Geometry):
         import torch
 
         filter_ = INTERPOLATIONS[self.interpolation]
-        pixels = np.asarray(image.resize(self._fit(*image.size), filter_))
+        pixels = np.asarray(image.resize(self._size(image), filter_))
         canvas = np.zeros((3, self.side, self.side), np.uint8)
         canvas[:, : pixels.shape[0], : pixels.shape[1]] = pixels.transpose(2, 0, 1)
         return torch.from_numpy(canvas)
 
 
-def fitted_for(preprocessing: Preprocessing, *, margin: int, spare: int) -> Fitted:
+def fitted_for(
+    preprocessing: Preprocessing, *, margin: int, spare: int, scale: int | None, remedy: str
+) -> Fitted:
     """Plan the canvas of whole images.
 
     Args:
         preprocessing: The images that the model takes, with its fill.
-        margin: Pixels that offsets move the window by.
-        spare: Pixels on each side that input remedies of compared models need.
+        margin: Network pixels that offsets move the window by.
+        spare: Network pixels on each side that input remedies of compared models need.
+        scale: Camera pixels per network pixel, as for `geometry_for`.
+        remedy: The input remedies that need a finer scale, for the error.
     """
-    size = preprocessing.size
-    border = margin + max(spare, preprocessing.margin)
-    if preprocessing.scale > 1:
-        raise UsageError(
-            f"expected remedies at one camera pixel per network pixel around whole images, got "
-            f"{preprocessing.scale}. Use scale 1, such as align:12:1"
-        )
+    scale = checked_scale(preprocessing, scale, remedy)
+    spare = max(spare, preprocessing.margin)
     return Fitted(
-        view=size,
-        resize=size + 2 * border,
-        margin=margin,
-        interpolation=preprocessing.interpolation,
+        view=scale * preprocessing.size,
+        resize=scale * (preprocessing.size + 2 * (margin + spare)),
+        margin=scale * margin,
+        interpolation=filter_of(preprocessing, scale),
         crop="whole",
-        spare=border - margin,
+        scale=scale,
+        spare=scale * spare,
         centered=preprocessing.centered,
         fill=preprocessing.fill,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,24 @@ from PIL import Image
 import shiftbench
 from shiftbench.data import load_dataset
 from shiftbench.errors import DataError, ModelError, RecordError, ShiftbenchError, UsageError
+from shiftbench.grid import Grid
+from shiftbench.metrics.base import View
 from shiftbench.models import load_model
 from shiftbench.records.compare import compare
 from shiftbench.records.folder import load_record
 from shiftbench.records.verify import contradictions
-from shiftbench.running.job import Settings
-from shiftbench.running.runner import Execution, RunResult, run
+from shiftbench.running.job import Settings, make_job
+from shiftbench.running.runner import (
+    Execution,
+    RunResult,
+    image_batch,
+    load_ahead,
+    make_predictor,
+    predict_missing,
+    run,
+)
 from shiftbench.running.shards import Shard
-from shiftbench.tables import BOX, Tables, merged, read_tables, to_parquet
+from shiftbench.tables import BOX, NO_PHASE, Tables, merged, read_tables, to_parquet
 
 SETTINGS = Settings(attacks=("crop",), max_shift=2)
 WRITERS = {"yolo": cases.write_yolo, "coco": cases.write_coco}
@@ -458,50 +469,198 @@ def test_evaluate_bad_target_raises(target: Any, words: str) -> None:
         shiftbench.evaluate(cases.oracle_detector, images, [target, *targets[1:]], max_shift=1)
 
 
-# --- remedies
+# --- scale and remedies
+
+HALF = Settings(attacks=("crop:1/2",), max_shift=2, full_grid=True, remedy_margin=4, scale=2)
+SPOTS = 3  # images with a spot
+
+
+def spot_network(folder: Path) -> str:
+    """Write images with a bright spot, and a detector of the spot; return the name of the latter.
+
+    Images have as many pixels as the canvas at scale 2, with the spot at a distance from every
+    border.
+    """
+    (folder / "set").mkdir()
+    for seed in range(SPOTS):
+        image = textured(seed)
+        image[:, 94:134, 112:152] = 0.0
+        image[:, 110:118, 128:136] = 1.0
+        array = (255 * image).byte().permute(1, 2, 0).numpy()
+        Image.fromarray(array).save(folder / "set" / f"{seed}.png")
+    file = folder / "net.py"
+    file.write_text(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_runs import spot\n"
+        "def build():\n"
+        "    facts = {'input_size': 126, 'mean': 0.0, 'std': 1.0, 'interpolation': 'bilinear'}\n"
+        "    return spot, {**facts, 'class_names': ['spot'], 'fill': 20}\n"
+    )
+    return f"{file}:build"
 
 
 def textured(seed: int) -> torch.Tensor:
-    """Draw a smooth texture with contrast along both axes: (3, 72, 96)."""
-    noise = torch.rand(1, 3, 72, 96, generator=torch.Generator().manual_seed(seed))
-    return torch.nn.functional.avg_pool2d(noise, 7, 1, 3)[0]
+    """Draw a smooth texture with contrast along both axes: (3, 216, 272)."""
+    noise = torch.rand(1, 3, 216, 272, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.avg_pool2d(noise, 15, 1, 7)[0]
 
 
-def brightest(images: torch.Tensor) -> list[dict[str, torch.Tensor]]:
-    """Return a box around the brightest pixel of each image, which moves with the content."""
+def spot(images: torch.Tensor) -> list[dict[str, torch.Tensor]]:
+    """Return a box around the center of the spot, at fractions of a pixel."""
     found = []
     for image in images:
-        y, x = divmod(int(image.sum(0).argmax()), image.shape[-1])
-        box = torch.tensor([[x - 4.0, y - 4.0, x + 5.0, y + 5.0]])
+        gray = image.mean(0)
+        y, x = divmod(int(gray[5:-5, 5:-5].argmax()), image.shape[2] - 10)
+        y, x = y + 5, x + 5
+        near = gray[y - 5 : y + 6, x - 5 : x + 6]  # the spot is in a black square
+        steps = torch.arange(-4.5, 6.5)
+        y, x = ((near.sum(axis) * steps).sum() / near.sum() + at for axis, at in ((1, y), (0, x)))
+        box = torch.tensor([[x - 6, y - 6, x + 6, y + 6]])
         found.append({"boxes": box, "labels": torch.tensor([0]), "scores": torch.tensor([0.9])})
     return found
 
 
-def test_align_moves_boxes_back_by_its_offset(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("remedy", "settings"),
+    [
+        ("", replace(SETTINGS, remedy_margin=4)),
+        ("+align:4:1", SETTINGS),
+        ("+align:4:1", replace(HALF, remedy_margin=0)),
+        ("+align:3:1", replace(SETTINGS, remedy_margin=4)),
+        ("", HALF),
+        ("+align:4", HALF),
+        ("+align:3", HALF),
+    ],
+)
+def test_detector_behind_align_finds_objects_at_every_offset(
+    remedy: str, settings: Settings, tmp_path: Path
+) -> None:
+    network = spot_network(tmp_path)
+    record = run(
+        f"{network}{remedy}", f"folder:{tmp_path / 'set'}", settings, tmp_path / "r"
+    ).record
+    assert record is not None
+    name = "detected_crop" + "[1/2]" * (settings.attacks == HALF.attacks)
+    assert record.score(name).value == 1
+    assert record.score(name).n == SPOTS
+    assert record.data.geometry.get("scale", 1) == (settings.scale or 1)
+    assert record.data.no_phase == 0
+    assert not contradictions(load_record(record.folder))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("remedy", ["", "+align:4", "+align:4:1"])
+def test_boxes_at_scale_2_are_moved_back_by_the_offset_of_window_and_crop(
+    remedy: str, tmp_path: Path
+) -> None:
+    name = spot_network(tmp_path)
+    job = make_job(load_model(f"{name}{remedy}"), load_dataset(f"folder:{tmp_path / 'set'}"), HALF)
+    predictor = make_predictor(job, torch.device("cpu"), 4)
+    (canvases,) = load_ahead(job, job.keys, SPOTS, job.images(), workers=0)
+    batch, offsets = image_batch(job, canvases, predictor), Grid(2, Fraction(1, 2))
+    assert job.geometry.side == 2 * (126 + 2 * (1 + 4)) == 272
+    chosen = set()
+    for row in range(SPOTS):
+        views = [View("crop", offset) for offset in offsets]
+        for output, moved in batch.outputs([row] * len(views), views):
+            box = output.boxes.numpy() + np.array([moved.dx, moved.dy] * 2)
+            x1, y1, x2, y2 = batch.seen(row).frame.from_view(box)[0]  # type: ignore[union-attr]
+            # The center of the spot in network pixels.
+            assert ((x1 + x2) / 2, (y1 + y2) / 2) == pytest.approx((66, 57), abs=0.01)
+            chosen |= {moved.dy, moved.dx}
+    assert any(d % 0.5 for d in chosen) == (remedy == "+align:4")  # others move by whole pixels
+
+
+@pytest.mark.parametrize("remedy", ["", "+align:4"])
+def test_oracle_detector_at_scale_2_detects_every_object(remedy: str, tmp_path: Path) -> None:
+    place = cases.write_yolo(tmp_path / "set", factor=2)
+    model = f"{cases.NETWORKS}:finer{remedy}"
+    settings = Settings(attacks=("crop:1/2",), max_shift=2, full_grid=True, scale=2)
+    found = run(model, f"yolo:{place}", replace(settings, remedy_margin=4), tmp_path / "r").record
+    assert found is not None
+    assert found.score("detected_crop[1/2]@2").value == 1
+    assert found.score("detected").value == 1
+
+
+@pytest.mark.parametrize("remedy", ["", "+align:4"])
+def test_blind_detector_at_scale_2_detects_nothing(remedy: str, tmp_path: Path) -> None:
+    data = f"yolo:{cases.write_yolo(tmp_path / 'set')}"
+    settings = replace(SETTINGS, attacks=("crop:1/2",), scale=2)
+    result = run(f"{cases.NETWORKS}:blind_finer{remedy}", data, settings, tmp_path / "r")
+    assert set(scores_of(result).values()) == {0.0}
+
+
+def test_half_pixel_crops_of_detectors_need_scale_2(tmp_path: Path) -> None:
+    data = f"yolo:{cases.write_yolo(tmp_path / 'set')}"
+    with pytest.raises(UsageError, match=r"got 1/2 px at scale 1\. Use --scale 2"):
+        measured("detector", data, tmp_path / "r", Settings(attacks=("crop:1/2",)))
+
+
+def test_images_enlarged_at_scale_2_are_counted(tmp_path: Path) -> None:
+    data = f"yolo:{cases.write_yolo(tmp_path / 'set')}"
+    record = measured("blind_finer", data, tmp_path / "r", replace(SETTINGS, scale=2)).record
+    assert record is not None
+    assert record.data.enlarged == 4
+    assert "4 of 4 images enlarged" in record.data.geometry_text
+
+
+def test_images_without_phase_are_counted_for_detectors(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    for seed in range(6):
-        image = textured(seed)
-        image[:, 34:38, 44:48] = 1.0  # the brightest place, far from every border
-        array = (255 * image).byte().permute(1, 2, 0).numpy()
-        Image.fromarray(array).save(tmp_path / "set" / f"{seed}.png")
-    file = tmp_path / "net.py"
-    file.write_text(
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from test_runs import brightest\n"
-        "def build():\n"
-        "    facts = {'input_size': 96, 'mean': 0.0, 'std': 1.0, 'interpolation': 'bilinear'}\n"
-        "    return brightest, {**facts, 'class_names': ['spot']}\n"
+    for name, level in (("a", 90), ("b", 90)):
+        Image.new("RGB", (96, 80), (level,) * 3).save(tmp_path / "set" / f"{name}.png")
+    Image.fromarray((255 * textured(0)).byte().permute(1, 2, 0).numpy()).save(
+        tmp_path / "set/c.png"
     )
-    for model in ("", "+align:4:1"):
-        record = run(
-            f"{file}:build{model}",
-            f"folder:{tmp_path / 'set'}",
-            replace(SETTINGS, remedy_margin=4),
-            tmp_path / "runs",
-        ).record
-        assert record is not None
-        assert record.score("detected_crop").value == 1
-        assert record.score("detected_crop").n == 6
+    job = make_job(
+        load_model(f"{cases.NETWORKS}:finer+align:4"),
+        load_dataset(f"folder:{tmp_path / 'set'}"),
+        SETTINGS,
+    )
+    tables = job.images()
+    for _ in predict_missing(job, job.keys, tables, Execution(workers=0)):
+        pass
+    assert tables.column(NO_PHASE)[tables.rows(["a.png", "b.png", "c.png"])].tolist() == [1, 1, 0]
+
+
+def test_scale_below_that_of_the_remedy_raises(tmp_path: Path) -> None:
+    data = f"yolo:{cases.write_yolo(tmp_path / 'set')}"
+    with pytest.raises(UsageError, match="or align:4:1 for scale 1"):
+        measured("finer+align:4", data, tmp_path / "r", replace(SETTINGS, scale=1))
+
+
+def test_models_with_and_without_align_share_scale_and_canvas(tmp_path: Path) -> None:
+    name = spot_network(tmp_path)
+    words = [
+        "run",
+        "-m",
+        f"a={name}",
+        "-m",
+        f"b={name}+align:4",
+        "-d",
+        f"folder:{tmp_path / 'set'}",
+    ]
+    shell(*words, "-a", "crop:1/2", "--max-shift", "2", "-o", str(tmp_path / "r"), code=0)
+    first, second = (load_record(folder) for folder in sorted((tmp_path / "r").iterdir()))
+    assert first.data.geometry == second.data.geometry
+    assert first.data.geometry["scale"] == 2
+
+
+def test_evaluate_detector_with_align_detects_at_every_offset(tmp_path: Path) -> None:
+    model = load_model(f"{spot_network(tmp_path)}+align:4")
+    images = torch.stack(
+        [
+            torch.from_numpy(np.array(Image.open(file))).permute(2, 0, 1) / 255
+            for file in sorted((tmp_path / "set").iterdir())
+        ]
+    )
+    result = shiftbench.evaluate(model, images, scale=2, attack="crop", max_shift=2)
+    assert result.score("detected_crop").value == 1
+    target = {"boxes": [[120, 102, 144, 126]], "labels": [0]}  # in pixels of the images
+    result = shiftbench.evaluate(
+        model, images, [target] * SPOTS, scale=2, attack="crop", max_shift=2
+    )
+    assert result.score("detected_crop").value == 1
+    with pytest.raises(UsageError, match="Pass scale=2"):
+        shiftbench.evaluate(model, images, attack="crop", max_shift=2)
 
 
 def test_remedy_that_moves_no_boxes_raises(tmp_path: Path) -> None:
