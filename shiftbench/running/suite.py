@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -105,8 +107,8 @@ def run_all(
 ) -> Iterator[Outcome]:
     """Run one specification after the other; a run that fails does not stop the others.
 
-    All models on the same images have one scale, and their random crops have one span, the largest
-    that all allow.
+    All models on the same images have one task and one scale, and their random crops have one span,
+    the largest that all allow.
 
     Args:
         specs: Of `read_suite`, or made in Python.
@@ -115,20 +117,46 @@ def run_all(
         fresh: Discard existing records.
         prepare: Applied to every data set, for example to take a subset.
         callback: Called with the title of each run; returns the callback of its progress.
+
+    Raises:
+        UsageError: Models of two tasks on the same images, before either is predicted if one
+            follows the other.
     """
     opened: dict[tuple[str, str | None, Path | None], ImageSet] = {}
-    for number, spec in enumerate(with_shared_view(specs), 1):
+    first: dict[tuple[str, str | None], tuple[str, str]] = {}  # images -> model and task
+    specs = with_shared_view(specs)
+
+    @lru_cache(maxsize=2)  # a run and the next one
+    def load(number: int) -> _Loaded:
+        spec = specs[number]
         source = spec.data, spec.split, spec.class_map
-        title = f"{number}/{len(specs)} {spec.shown}" if len(specs) > 1 else spec.shown
+        if source not in opened:
+            opened[source] = prepare(spec.load_data())
+        dataset = opened[source]
+        folder = record_folder(Path(output), spec.shown, dataset.name)
+        digest = run_digest(spec, spec.model, spec.checkpoint, dataset)
+        done = None if fresh else find_finished(folder, digest)
+        model = spec.load_model(dataset) if done is None else None
+        return _Loaded(dataset, model, folder, digest, done)
+
+    for number, spec in enumerate(specs):
+        for following, one in list(enumerate(specs))[number : number + 2]:
+            task = None
+            with suppress(ShiftbenchError, AftModelsError):  # raised by the run itself
+                task = load(following).task
+            name, other = first.get((one.data, one.split), ("", task))
+            if task is not None and task != other:
+                raise UsageError(
+                    f"expected models of one task on {one.data}, got {name} for {other} and "
+                    f"{one.shown} for {task}. Use a command for each task"
+                )
+            if task is not None:
+                first[one.data, one.split] = one.shown, task
+        title = f"{number + 1}/{len(specs)} {spec.shown}" if len(specs) > 1 else spec.shown
         try:
-            if source not in opened:
-                opened[source] = prepare(spec.load_data())
-            dataset = opened[source]
-            folder = record_folder(Path(output), spec.shown, dataset.name)
-            digest = run_digest(spec, spec.model, spec.checkpoint, dataset)
-            done = None if fresh else find_finished(folder, digest)
-            if done is None:
-                model, show = spec.load_model(dataset), callback(title)
+            dataset, model, folder, digest, done = load(number)
+            if model is not None:
+                show = callback(title)
                 done = run(
                     model, dataset, spec, output, execution=execution, fresh=fresh, callback=show
                 )
@@ -136,6 +164,24 @@ def run_all(
             yield Outcome(spec, done)
         except (ShiftbenchError, AftModelsError) as error:
             yield Outcome(spec, None, error)
+
+
+class _Loaded(NamedTuple):
+    """The data and, unless the run was finished before, the model of a run."""
+
+    dataset: ImageSet
+    model: Model | None
+    folder: Path  # of the record
+    digest: str  # of everything that the run depends on
+    done: RunResult | None  # of an equal run that was finished before
+
+    @property
+    def task(self) -> str | None:
+        """Name of the task; None if unknown."""
+        if self.model is not None:
+            return self.model.task.name
+        record = None if self.done is None else self.done.record
+        return None if record is None else record.conditions["task"]
 
 
 def with_shared_view(specs: Sequence[RunSpec]) -> list[RunSpec]:

@@ -404,18 +404,52 @@ def test_data_of_another_task_raises(tmp_path: Path) -> None:
         run("xcit_pico_6_p8.scenes", masks, SETTINGS, tmp_path / "runs")
 
 
-def test_two_tasks_in_one_table_raise(tmp_path: Path) -> None:
-    place = cases.write_masks(cases.write_yolo(tmp_path / "set").parent / "masks")
-    (tmp_path / "masks").rename(tmp_path / "other")
-    (tmp_path / "set").rename(tmp_path / "boxes")
-    (tmp_path / "other").rename(tmp_path / "set")
-    assert place
+@pytest.mark.parametrize("models", [("detector", "segmenter"), ("segmenter", "detector")])
+def test_run_models_of_two_tasks_raises_before_any_prediction(
+    models: tuple[str, str], tmp_path: Path
+) -> None:
+    place = cases.write_images(tmp_path / "set") / "images"
+    words = [word for name in models for word in ("-m", f"{name}={cases.NETWORKS}:{name}")]
+    output = tmp_path / "r"
+    done = shell("run", *words, "-d", f"folder:{place}", "-a", "crop", "-o", str(output), code=2)
+    tasks = {"detector": "detection", "segmenter": "segmentation"}
+    first, second = models
+    assert (
+        f"got {first} for {tasks[first]} and {second} for {tasks[second]}. Use a command for each"
+    ) in done.err
+    assert done.out == ""
+    assert not output.exists()
+
+
+def test_run_classifier_and_detector_raises(tmp_path: Path) -> None:
+    place = tmp_path / "set"
+    for label in ("0", "1"):
+        cases.write_images(place / label)
+    words = ["-m", f"{cases.NETWORKS}:classifier", "-m", f"{cases.NETWORKS}:detector"]
+    done = shell("run", *words, "-d", f"folder:{place}", "-o", str(tmp_path / "r"), code=2)
+    assert "for classification and" in done.err
+
+
+def test_record_of_another_task_cannot_continue(tmp_path: Path) -> None:
     name = f"mine={cases.NETWORKS}"
-    run(f"{name}:segmenter", f"masks:{tmp_path / 'set'}", SETTINGS, tmp_path / "runs")
-    (tmp_path / "set").rename(tmp_path / "other")
-    (tmp_path / "boxes").rename(tmp_path / "set")
+    for source, write in (("masks", cases.write_masks), ("yolo", cases.write_yolo)):
+        write(tmp_path / source / "set")
+    data = {source: f"{source}:{tmp_path / source / 'set'}" for source in ("masks", "yolo")}
+    run(f"{name}:segmenter", data["masks"], SETTINGS, tmp_path / "runs")
     with pytest.raises(RecordError, match="task was segmentation, is detection"):
-        run(f"{name}:detector", f"yolo:{tmp_path / 'set'}", SETTINGS, tmp_path / "runs")
+        run(f"{name}:detector", data["yolo"], SETTINGS, tmp_path / "runs")
+
+
+def test_reports_of_two_tasks_have_a_table_each(tmp_path: Path) -> None:
+    boxes, masks = cases.write_yolo(tmp_path / "a"), cases.write_masks(tmp_path / "b")
+    measured("detector", f"yolo:{boxes}", tmp_path / "r")
+    measured("segmenter", f"masks:{masks}", tmp_path / "r")
+    done = shell("leaderboard", tmp_path / "r", code=0)
+    assert "task detection" in done.out
+    assert "task segmentation" in done.out
+    folders = [str(folder) for folder in sorted((tmp_path / "r").iterdir())]
+    done = shell("compare", *folders, code=2)
+    assert "task is detection and segmentation" in done.err
 
 
 def test_compare_of_two_tasks_raises(tmp_path: Path) -> None:
