@@ -16,7 +16,7 @@ import io
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,9 @@ class Parts:
     numbers: NDArray[np.int64]  # (parts,): 1 or more, 0 is the image itself
     labels: NDArray[np.int64]  # (parts,): class index
     whole: NDArray[np.int64]  # (parts,): largest shift (px) at which every view contains the part
-    boxes: NDArray[np.float32]  # (parts, 4): x1, y1, x2, y2 in pixels of the resized image
+    # (parts, 4): x1, y1, x2, y2 in pixels of the resized image. Tables contain them only where they
+    # do not follow from labels of the data.
+    boxes: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -163,15 +165,16 @@ class Tables:
             rows.append(own[number])
         return np.array(rows, dtype=np.intp)
 
-    def store_parts(self, images: Mapping[str, Parts]) -> None:
-        """Append the parts of images, whose own rows have no label."""
+    def store_parts(self, images: Mapping[str, Parts], *, boxes: Collection[str]) -> None:
+        """Append the parts of images, with the boxes of some of them."""
         rows = {key: self.add_parts(key, parts.numbers) for key, parts in images.items()}
         self.array(PART, 1)[self.rows(images)] = 0
-        for name, columns in ((PART, 1), (LABEL, 1), (WHOLE, 1), (BOX, 4)):
-            array = self.array(name, columns)
-            for key, parts in images.items():
-                values = {PART: parts.numbers, LABEL: parts.labels, WHOLE: parts.whole}
-                array[rows[key]] = values[name][:, None] if name in values else parts.boxes
+        for key, parts in images.items():
+            values = {PART: parts.numbers, LABEL: parts.labels, WHOLE: parts.whole}
+            for name, value in values.items():
+                self.array(name, 1)[rows[key], 0] = value
+            if key in boxes:
+                self.array(BOX, 4)[rows[key]] = parts.boxes
 
     def rows(self, keys: Iterable[str]) -> NDArray[np.intp]:
         """Return the row of each image itself."""
@@ -255,7 +258,8 @@ class Tables:
         numbers, labels, whole = (
             self.column(name)[rows].astype(np.int64) for name in (PART, LABEL, WHOLE)
         )
-        return Parts(numbers, labels, whole, self.array(BOX, 4)[rows])
+        boxes = self.array(BOX, 4)[rows] if BOX in self.arrays else np.empty((0, 4), np.float32)
+        return Parts(numbers, labels, whole, boxes)
 
     def _with_clean(
         self, table: str, suffix: str, columns: int, rows: NDArray[np.intp]

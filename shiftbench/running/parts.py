@@ -57,20 +57,24 @@ class PartBatch(ImageBatch):
         """
         task, size = self.predictor.task, self.predictor.batch_size
         known = tables.column(CLEAN)[tables.rows(self.keys)] >= 0
-        for row in np.flatnonzero(known).tolist():
-            self._parts[row] = tables.parts(self.keys[row])
-            if self.targets[row] is not None:
-                self._require_same(row, task.parts(self.seen(row), None, ORIGIN))
+        for row, (key, target) in enumerate(zip(self.keys, self.targets, strict=True)):
+            if target is not None:
+                self._parts[row] = task.parts(self.seen(row), None, ORIGIN)
+            if known[row]:
+                self._parts[row] = self._same(key, tables.parts(key), self._parts.get(row))
         new = np.flatnonzero(~known).tolist()
         for start in range(0, len(new), size):
             rows = new[start : start + size]
             outputs = self.outputs(rows, [CLEAN_VIEW] * len(rows))
             found = {}
             for row, (output, offset) in zip(rows, outputs, strict=True):
-                self._parts[row] = task.parts(self.seen(row), output, offset)
+                if row not in self._parts:
+                    self._parts[row] = task.parts(self.seen(row), output, offset)
                 found[row] = task.cells(self.seen(row), output, offset)
                 self._require_classes(found[row].classes)
-            tables.store_parts({self.keys[row]: self._parts[row] for row in rows})
+            # Boxes of the data follow from the data, so that a record contains none of them.
+            unlabeled = {self.keys[row] for row in rows if self.targets[row] is None}
+            tables.store_parts({self.keys[row]: self._parts[row] for row in rows}, boxes=unlabeled)
             classes, scores = tables.array(CLEAN, 1), tables.array(CLEAN + PROBABILITY, 1)
             ties = tables.array(NEAR_TIE, 1)
             for row, cells in found.items():
@@ -81,17 +85,21 @@ class PartBatch(ImageBatch):
                 classes[image], ties[image] = 0, int(cells.ties.any())
             yield
 
-    def _require_same(self, row: int, now: Parts) -> None:
-        """Raise DataError if the rows of an image are not those of the tables."""
-        before = self._parts[row]
-        same = len(before.labels) == len(now.labels) and bool(
-            (before.labels == now.labels).all() and np.allclose(before.boxes, now.boxes, atol=0.01)
-        )
-        if not same:
+    @staticmethod
+    def _same(key: str, stored: Parts, now: Parts | None) -> Parts:
+        """Return the rows of an image by its labels, by the tables if it has none.
+
+        Raises:
+            DataError: The labels are not those of the tables.
+        """
+        if now is None:
+            return stored
+        if not np.array_equal([now.labels, now.whole], [stored.labels, stored.whole]):
             raise DataError(
-                f"the labels of {self.keys[row]} are not those of its earlier predictions. Choose "
-                "another --output, or start over with --fresh"
+                f"the labels of {key} are not those of its earlier predictions. Choose another "
+                "--output, or start over with --fresh"
             )
+        return now
 
     def _require_classes(self, classes: Any) -> None:
         if len(classes) and not (classes.min() >= 0 and classes.max() <= self.classes):

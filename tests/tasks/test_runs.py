@@ -35,7 +35,7 @@ from shiftbench.running.runner import (
     run,
 )
 from shiftbench.running.shards import Shard
-from shiftbench.tables import BOX, NO_PHASE, Tables, merged, read_tables, to_parquet
+from shiftbench.tables import BOX, NO_PHASE, PROBABILITY, Tables, merged, read_tables, to_parquet
 
 SETTINGS = Settings(attacks=("crop",), max_shift=2)
 WRITERS = {"yolo": cases.write_yolo, "coco": cases.write_coco}
@@ -201,8 +201,11 @@ def test_swing_is_the_range_of_the_scores_of_an_object() -> None:
     assert result.record.lower_is_better(next(n for n in result.scores if n.family == "swing"))
 
 
-def test_tables_with_parts_round_trip_and_merge(tmp_path: Path) -> None:
-    record = measured("detector", f"yolo:{cases.write_yolo(tmp_path / 's')}", tmp_path / "r").record
+@pytest.mark.parametrize("labeled", [True, False])
+def test_tables_with_parts_round_trip_and_merge(labeled: bool, tmp_path: Path) -> None:
+    place = cases.write_yolo(tmp_path / "s")
+    data = f"yolo:{place}" if labeled else f"folder:{place / 'images'}"
+    record = measured("detector", data, tmp_path / "r").record
     assert record is not None
     tables = record.tables
     file = tmp_path / "x.parquet"
@@ -212,8 +215,21 @@ def test_tables_with_parts_round_trip_and_merge(tmp_path: Path) -> None:
     for other in (back, merged(halves), merged([back, *halves])):
         assert to_parquet(other, {}) == to_parquet(tables, {})
     assert isinstance(back, Tables)
-    assert back.array(BOX).shape[1] == 4
+    assert (BOX in back.arrays) != labeled  # boxes of the data are no part of a record
     assert back.predictions() == record.forward_passes
+
+
+@pytest.mark.parametrize(
+    ("model", "source", "write"),
+    [("detector", "yolo", cases.write_yolo), ("segmenter", "masks", cases.write_masks)],
+)
+def test_records_of_labeled_data_contain_no_position(
+    model: str, source: str, write: Any, tmp_path: Path
+) -> None:
+    record = measured(model, f"{source}:{write(tmp_path / 'set')}", tmp_path / "r").record
+    assert record is not None
+    numbers = {n for n, a in record.tables.arrays.items() if np.issubdtype(a.dtype, np.floating)}
+    assert all(name.endswith(PROBABILITY) for name in numbers)
 
 
 # --- reports
