@@ -10,6 +10,7 @@ Keys are the fields of `RunSpec`; the options of `shiftbench run` fill the same 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -313,14 +314,14 @@ def _run(values: Mapping[str, Any], root: Path) -> RunSpec:
 
 
 def _located_name(text: str, root: Path) -> str:
-    """Put the path in `imagenet:photos` or `net.py:build` below the root, if it exists there.
+    """Put paths below the root that exist there: `imagenet:photos`, `net.py:build,weights=x.onnx`.
 
     Other names stay: those of models, and of data sets on a hub.
     """
-    parts = text.split(":")
     names = {*SOURCES, *DATA_SOURCES, ""}
-    return ":".join(
-        str(root / part) if part not in names and (root / part).exists() else part for part in parts
+    return "".join(
+        str(root / part) if part not in names and (root / part).exists() else part
+        for part in re.split("([:,]|[^:,=]+=)", text)
     )
 
 

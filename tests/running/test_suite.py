@@ -23,6 +23,7 @@ from shiftbench.running.job import AttackSpec
 from shiftbench.running.runner import RunResult
 from shiftbench.running.suite import RunSpec, read_suite, run_all
 from shiftbench.scores import ScoreName
+from shiftbench.tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
 SCENES = "xcit_pico_6_p8.scenes"
@@ -96,6 +97,14 @@ def test_read_suite_places_data_and_selects_models(suite: Read) -> None:
         suite(text, data=["imagenette:/d"])
     with pytest.raises(UsageError, match="Did you mean 'timm:vit'"):
         suite(text, models=["timm:vti"])
+
+
+def test_read_suite_locates_paths_in_options_of_a_model(suite: Read, tmp_path: Path) -> None:
+    for name in ("net.py", "x.onnx"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "weights").mkdir()  # a key of options is no path
+    (run,) = suite("runs: [{model: 'net.py:build,weights=x.onnx,k=3+align:12', name: x}]")
+    assert run.model == f"{tmp_path}/net.py:build,weights={tmp_path}/x.onnx,k=3+align:12"
 
 
 def test_read_suite_root_is_the_start_of_paths(suite: Read, tmp_path: Path) -> None:
@@ -224,18 +233,18 @@ def test_suites_of_results_contain_every_committed_record() -> None:
     for file in sorted((ROOT / "results" / "suites").glob("*.yaml")):
         for run in read_suite(file):
             name, _, path = run.data.partition(":")
-            data = Path(path).name if name == "folder" else name
+            data = Path(path).name if name in ("folder", "yolo") else name
             wanted[run.shown, data, run.scale or 1] = run
-    folders = [ROOT / "results" / name for name in ("records", "camera", "seeds")]
+    folders = [ROOT / "results" / name for name in ("records", "camera", "seeds", "detection")]
     records = {
         (r.model.name, r.data.name, r.data.geometry.get("scale", 1)): r
         for r in load_records(folders)
     }
     assert wanted.keys() == records.keys()
     for key, record in records.items():
-        planned = (
-            wanted[key].with_attacks(camera=True).requests(Geometry(224, 448, 0, "none"), 10**6)
-        )
+        task = TASKS.get(record.conditions["task"])
+        settings = wanted[key].with_attacks(camera=True, task=task)
+        planned = settings.requests(Geometry(224, 448, 0, "none"), 10**6, task)
         grids = {
             r.metric.name: r.metric.radius for r in planned if isinstance(r.metric, Adversarial)
         }
