@@ -59,6 +59,7 @@ USUAL_CONDITIONS = {
     "crop": "paper",
     "pad": "none",
     "scale": "1",
+    "spare": "0",
     "precision": "fp32",
     "task": "classification",
     "labels": "data",
