@@ -1,103 +1,101 @@
-"""Objects that detectors lose under crops, pooled over all objects, from records.
+"""Score thresholds and AP of a detector without a shift, by parts of a data set.
 
-    python benchmarks/detection.py RECORD... [--thresholds 0.25,0.3,0.4]
+    python benchmarks/detection.py MODEL DATA [--max-shift 3]
 
-Scores of records are means over images. Here every object counts once, and intervals resample
-images (10,000 times, seed 0). The scores of matches are in the tables, so other thresholds need no
-forward pass; matching is that of the record's own threshold.
+For each half of the images, the threshold with the largest F1 (IoU 0.5, correct class): `shiftbench
+run --score-threshold` measures the other half there, and `docs/results_detection.py` reports the
+halves. AP is that of objects by their area in the file, and of random parts of the images.
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from shiftbench.metrics.parts import Detected
-from shiftbench.records.folder import load_record
-from shiftbench.records.result import Result, image_ids
+from shiftbench.data import load_dataset
+from shiftbench.metrics.base import CLEAN_VIEW
+from shiftbench.models import load_model
+from shiftbench.running.job import Job, Settings, make_job
+from shiftbench.running.precision import Labeled, Scored, average_precision
+from shiftbench.running.runner import image_batch, load_ahead, make_predictor
+from shiftbench.tasks.detection import box_ious, match
 
-SAMPLES = 10_000
+THRESHOLDS = np.arange(5, 96) / 100
+COCO_SHARES = (0.41, 0.34, 0.24)  # of small, medium and large objects, as commonly quoted
+DRAWS = 20  # random parts of each size
 
-
-def counts(result: Result, threshold: float | None) -> tuple[list[int], NDArray[np.float64]]:
-    """Count the objects of each image: all, and those detected at every crop up to each ring.
-
-    Returns:
-        Identifiers of the images, and counts (images, 2 + radius).
-    """
-    request = next(r for r in result.requests if isinstance(r.loaded, Detected))
-    metric, cells = request.loaded, result.cells(request)
-    assert isinstance(metric, Detected)
-    assert cells.images is not None
-    found = cells.classes == cells.labels[:, None]
-    if threshold is not None:
-        missed = cells.classes == cells.classes.max()  # the class after the last
-        found = (found | missed) & (cells.probabilities >= threshold)
-    columns = [len(metric.grid.up_to(ring)) for ring in range(metric.radius + 1)]
-    kept = np.stack([np.ones(len(found)), *(found[:, :c].all(1) for c in columns)], 1)
-    images = np.unique(cells.images)
-    sums = np.stack([kept[cells.images == image].sum(0) for image in images])
-    ids = image_ids(result.tables)[result.tables.rows(result.keys(request.images))]
-    return [int(ids[image]) for image in images], sums
+Pair = tuple[Labeled, Scored]  # objects and detections of one image
 
 
-def loss(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the fraction of the detected objects that some crop loses; sums (..., columns)."""
-    lost: NDArray[np.float64] = 1 - sums[..., -1] / np.maximum(sums[..., 1], 1)
-    return lost
+def unshifted(job: Job) -> Iterator[Pair]:
+    """Yield the objects and detections of each image, boxes in pixels of the file."""
+    predictor = make_predictor(job, torch.device("cpu"), 8)
+    for canvases in load_ahead(job, job.keys, 32, job.images(), workers=0):
+        batch = image_batch(job, canvases, predictor)
+        rows = range(len(batch.keys))
+        for row, (output, offset) in zip(
+            rows, batch.outputs(rows, [CLEAN_VIEW] * len(rows)), strict=True
+        ):
+            seen = batch.seen(row)
+            assert seen is not None
+            assert seen.target is not None
+            boxes = seen.frame.from_view(output.moved(offset)) / np.tile(seen.frame.zoom[::-1], 2)
+            scored = boxes, output.labels.numpy(), output.scores.numpy().astype(np.float64)
+            yield (seen.target.boxes, seen.target.labels), scored
 
 
-def resampled(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return sums over images drawn with replacement: (samples, columns)."""
-    drawn = np.random.default_rng(0).multinomial(len(sums), [1 / len(sums)] * len(sums), SAMPLES)
-    totals: NDArray[np.float64] = drawn @ sums
-    return totals
+def best_threshold(pairs: Sequence[Pair]) -> tuple[float, float]:
+    """Return the threshold with the largest F1, and that F1."""
+    correct, scores, objects = [], [], 0
+    for (boxes, classes), (found, labels, values) in pairs:
+        ious = box_ious(boxes, found) * (classes[:, None] == labels)
+        matches = match(ious, classes, labels, values, 0.0)
+        correct.append(values[matches[matches >= 0]])
+        scores.append(values)
+        objects += len(classes)
+    right, every = np.concatenate(correct), np.concatenate(scores)
+    f1 = [2 * (right >= t).sum() / ((every >= t).sum() + objects) for t in THRESHOLDS]
+    best = int(np.argmax(f1))
+    return float(THRESHOLDS[best]), float(f1[best])
 
 
-def interval(values: NDArray[np.float64]) -> str:
-    """Format the central 95% of values in percent."""
-    low, high = np.quantile(values, [0.025, 0.975])
-    return f"[{100 * low:.1f}, {100 * high:.1f}]"
+def size_shares(pairs: Sequence[Pair]) -> NDArray[np.float64]:
+    """Return the fractions of small, medium and large objects."""
+    areas = np.concatenate([(b[:, 2:] - b[:, :2]).prod(1) for (b, _), _ in pairs])
+    sizes = np.digitize(areas, [32**2, 96**2])
+    shares: NDArray[np.float64] = np.bincount(sizes, minlength=3) / len(sizes)
+    return shares
 
 
 def main() -> None:
-    """Print a line per record and threshold, then paired differences to the first record."""
+    """Print thresholds and AP."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("records", nargs="+", type=Path)
-    parser.add_argument("--thresholds", default="")
-    arguments = parser.parse_args()
-    results = [load_record(path) for path in arguments.records]
-    for threshold in [None, *map(float, filter(None, arguments.thresholds.split(",")))]:
-        measured = [counts(result, threshold) for result in results]
-        for result, (_, sums) in zip(results, measured, strict=True):
-            t = threshold or result.settings["score_threshold"]
-            total = sums.sum(0)
-            rings = " / ".join(f"{100 * ring / total[0]:.1f}" for ring in total[1:])
-            print(
-                f"{result.model.name}, t {t:g}: {int(total[0])} objects of {len(sums)} images, "
-                f"detected {rings}, lost {100 * loss(total):.1f} {interval(loss(resampled(sums)))}"
-            )
-            for half, rows in (("first", slice(0, None, 2)), ("second", slice(1, None, 2))):
-                part = sums[rows].sum(0)
-                print(
-                    f"  {half} half: detected {100 * part[1] / part[0]:.1f}, lost "
-                    f"{100 * loss(part):.1f} {interval(loss(resampled(sums[rows])))}"
-                )
-        ids, first = measured[0]
-        for result, (others, sums) in zip(results[1:], measured[1:], strict=True):
-            common = sorted(set(ids) & set(others))
-            a, b = (
-                np.stack([s[k.index(i)] for i in common]) for k, s in ((ids, first), (others, sums))
-            )
-            difference = loss(resampled(b)) - loss(resampled(a))  # the same images are drawn
-            value = loss(b.sum(0)) - loss(a.sum(0))
-            print(
-                f"{result.model.name} minus {results[0].model.name}: lost {100 * value:+.1f} "
-                f"{interval(difference)} on {len(common)} images"
-            )
+    parser.add_argument("model")
+    parser.add_argument("data")
+    parser.add_argument("--max-shift", type=int, default=3)
+    options = parser.parse_args()
+    settings = Settings(attacks=("crop",), consistency=(), max_shift=options.max_shift)
+    job = make_job(load_model(options.model), load_dataset(options.data), settings)
+    pairs = list(unshifted(job))
+    for half, own in (("first", pairs[::2]), ("second", pairs[1::2])):
+        t, f1 = best_threshold(own)
+        print(f"{half} half ({len(own)} images): F1 {100 * f1:.1f} at t = {t:g}")
+    whole, *by_size = average_precision(*zip(*pairs, strict=True))
+    shares = size_shares(pairs)
+    print(f"AP {100 * whole:.1f}; small, medium, large", *(f"{100 * ap:.1f}" for ap in by_size))
+    print("shares of objects", *(f"{100 * share:.0f}" for share in shares))
+    for name, weights in (("the sample", shares), ("COCO", np.array(COCO_SHARES))):
+        mean = float(np.average(by_size, weights=weights))
+        print(f"mean AP of the sizes, weighted by the shares of {name}: {100 * mean:.1f}")
+    random = np.random.default_rng(0)
+    for images in (16, 32, 64, len(pairs)):
+        drawn = [[pairs[i] for i in random.permutation(len(pairs))[:images]] for _ in range(DRAWS)]
+        values = 100 * np.array([average_precision(*zip(*part, strict=True))[0] for part in drawn])
+        print(f"AP of {images} random images: {values.mean():.1f}, sd {values.std():.1f}")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def show_detections(
     for offset in grid:
         output, moved = batch.outputs([0], [View("crop", offset)])[0]
         strong = output.scores.numpy() >= seen.threshold
-        boxes = output.boxes.numpy()[strong] + np.array([moved.dx, moved.dy] * 2)
+        boxes = output.moved(moved)[strong]
         labels, scores = output.labels.numpy()[strong], output.scores.numpy()[strong]
         new = _follow(tracks, boxes, labels, scores.astype(np.float64))
         tracks += [] if dataset is not None else new

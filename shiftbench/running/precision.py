@@ -34,6 +34,7 @@ Labeled = tuple[NDArray[np.float64], NDArray[np.int64]]  # boxes and classes
 Scored = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]  # and scores
 
 DETECTIONS = 100  # of an image, at most
+SIZES = (3, 4, 5)  # AP of small, medium and large objects among the statistics of pycocotools
 
 
 def precision_by_offset(job: Job, execution: Execution) -> dict[Offset, float]:
@@ -70,10 +71,10 @@ def precision_by_offset(job: Job, execution: Execution) -> dict[Offset, float]:
                 assert seen.target is not None
                 boxes = seen.frame.in_view(seen.frame.resized(seen.target.boxes))
                 objects[column].append((seen.frame.visible(boxes, view.offset), seen.target.labels))
-                moved = output.boxes.numpy() + np.array([offset.dx, offset.dy] * 2)
-                found[column].append((moved, output.labels.numpy(), output.scores.numpy()))
+                scored = output.moved(offset), output.labels.numpy(), output.scores.numpy()
+                found[column].append(scored)
     return {
-        view.offset: average_precision(objects[column], found[column])
+        view.offset: average_precision(objects[column], found[column])[0]
         for column, view in enumerate(views)
     }
 
@@ -93,12 +94,15 @@ def require_pycocotools() -> Any:
     return coco.COCO, cocoeval.COCOeval
 
 
-def average_precision(objects: Sequence[Labeled], found: Sequence[Scored]) -> float:
-    """Compute COCO's AP (IoU 0.5 to 0.95) of detections, per image: a fraction.
+def average_precision(objects: Sequence[Labeled], found: Sequence[Scored]) -> list[float]:
+    """Compute COCO's AP (IoU 0.5 to 0.95) of detections, per image.
+
+    Returns:
+        Fractions: AP of all objects, and of small, medium and large ones; -1 without such objects.
 
     >>> box, label = np.array([[0.0, 0.0, 9.0, 9.0]]), np.array([3])
     >>> average_precision([(box, label)], [(box, label, np.array([0.9]))])  # doctest: +SKIP
-    1.0
+    [1.0, 1.0, -1.0, -1.0]
     """
     coco, cocoeval = require_pycocotools()
     annotations: list[dict[str, Any]] = []
@@ -119,7 +123,7 @@ def average_precision(objects: Sequence[Labeled], found: Sequence[Scored]) -> fl
                 | {"bbox": [x1, y1, x2 - x1, y2 - y1]}
             )
     if not annotations or not results:
-        return 0.0
+        return [0.0] * 4
     with redirect_stdout(io.StringIO()):  # it prints its progress
         truth = coco()
         categories = sorted({entry["category_id"] for entry in annotations})
@@ -132,9 +136,9 @@ def average_precision(objects: Sequence[Labeled], found: Sequence[Scored]) -> fl
         truth.createIndex()
         known = [result for result in results if result["category_id"] in categories]
         if not known:
-            return 0.0
+            return [0.0] * 4
         evaluation = cocoeval(truth, truth.loadRes(known), "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    return float(evaluation.stats[0])
+    return [float(evaluation.stats[i]) for i in (0, *SIZES)]

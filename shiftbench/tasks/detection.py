@@ -30,6 +30,11 @@ class Detections:
     labels: Tensor  # (n,): class index
     scores: Tensor  # (n,): 0 to 1
 
+    def moved(self, offset: Offset) -> NDArray[np.float64]:
+        """Return the boxes of a view at an offset in pixels of the unshifted view."""
+        boxes: NDArray[np.float64] = self.boxes.numpy() + np.array([offset.dx, offset.dy] * 2)
+        return boxes
+
 
 class Detection(Task):
     """Boxes with a class and a score."""
@@ -97,7 +102,7 @@ class Detection(Task):
             boxes, labels = frame.resized(seen.target.boxes), seen.target.labels
         else:
             found = output.scores.numpy() >= seen.threshold
-            boxes = frame.from_view(_moved(output, offset)[found])
+            boxes = frame.from_view(output.moved(offset)[found])
             labels = output.labels.numpy()[found].astype(np.int64)
         whole = frame.whole(frame.in_view(boxes))
         return Parts(np.arange(1, len(labels) + 1), labels, whole, boxes)
@@ -106,7 +111,7 @@ class Detection(Task):
     def cells(self, seen: Seen, output: Detections, offset: Offset) -> Filled:
         assert seen.parts is not None
         objects = seen.frame.visible(seen.frame.in_view(seen.parts.boxes), offset)
-        moved = _moved(output, offset)
+        moved = output.moved(offset)
         labels, scores = output.labels.numpy(), output.scores.numpy().astype(np.float64)
         ious = box_ious(objects, moved)
         matches = match(ious, seen.parts.labels, labels, scores, seen.threshold)
@@ -119,12 +124,6 @@ class Detection(Task):
             | (np.abs(ious - MATCH) < IOU_TOLERANCE)
         )
         return Filled(classes, found, np.asarray(near.any(1)))
-
-
-def _moved(output: Detections, offset: Offset) -> NDArray[np.float64]:
-    """Return the boxes of a view in pixels of the unshifted view."""
-    moved: NDArray[np.float64] = output.boxes.numpy() + np.array([offset.dx, offset.dy] * 2)
-    return moved
 
 
 def _read(output: Mapping[str, Any], name: str) -> Detections:
