@@ -319,10 +319,14 @@ def _located_name(text: str, root: Path) -> str:
     Other names stay: those of models, and of data sets on a hub.
     """
     names = {*SOURCES, *DATA_SOURCES, ""}
-    return "".join(
-        str(root / part) if part not in names and (root / part).exists() else part
-        for part in re.split("([:,]|[^:,=]+=)", text)
-    )
+    parts = re.split("([:,]|[^:,=]+=)", text)
+    for i, part in enumerate(parts):
+        file, plus, remedies = part.partition("+")
+        if part not in names and (root / part).exists():
+            parts[i] = str(root / part)
+        elif plus and file and (root / file).exists():
+            parts[i] = f"{root / file}+{remedies}"
+    return "".join(parts)
 
 
 Built = TypeVar("Built", RunSpec, AttackSpec)

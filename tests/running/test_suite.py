@@ -103,8 +103,8 @@ def test_read_suite_locates_paths_in_options_of_a_model(suite: Read, tmp_path: P
     for name in ("net.py", "x.onnx"):
         (tmp_path / name).write_text("")
     (tmp_path / "weights").mkdir()  # a key of options is no path
-    (run,) = suite("runs: [{model: 'net.py:build,weights=x.onnx,k=3+align:12', name: x}]")
-    assert run.model == f"{tmp_path}/net.py:build,weights={tmp_path}/x.onnx,k=3+align:12"
+    (run,) = suite("runs: [{model: 'net.py:build,k=3,weights=x.onnx+align:12', name: x}]")
+    assert run.model == f"{tmp_path}/net.py:build,k=3,weights={tmp_path}/x.onnx+align:12"
 
 
 def test_read_suite_root_is_the_start_of_paths(suite: Read, tmp_path: Path) -> None:
