@@ -100,6 +100,11 @@ def show_detections(
         boxes, labels = frame.in_view(frame.resized(seen.target.boxes)), seen.target.labels
         whole = frame.whole(boxes) >= max_shift
         tracks = [Track(b, int(c)) for b, c in zip(boxes[whole], labels[whole], strict=True)]
+        if not tracks:
+            raise DataError(
+                f"expected objects that are whole in every view up to {max_shift} px, got none in "
+                f"{path.name}. Choose a smaller --max-shift, or leave --data out"
+            )
     for offset in grid:
         output, moved = batch.outputs([0], [View("crop", offset)])[0]
         strong = output.scores.numpy() >= seen.threshold

@@ -195,7 +195,8 @@ def _draw_panel(
         axes.add_collection(filled, autolim=False)
     axis = _Axis.of(results, curve)
     n = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
-    title = f"{curve.kind}{axis.summary}\nn = {n}"
+    what = curve.stem.removeprefix("adversarial_").replace("_", " ")
+    title = f"{what}{axis.summary}\nn = {n}"
     axes.set_title(title, fontsize=SMALL, loc="left", parse_math=False)
     axes.set_xticks(range(last + 1), [str(s * axis.step) for s in range(last + 1)])
     axes.set_xlabel(f"max shift ({axis.unit})", fontsize=SMALL)

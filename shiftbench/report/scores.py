@@ -113,7 +113,7 @@ class Table:
     def extents(self) -> str:
         """List the largest shift of each attack: `crop 6 px, half 3 px`."""
         shown = {column: cell.extent for (_, column), cell in self.cells.items() if cell.extent}
-        return ", ".join(f"{c.kind} {shown[c]}" for c in self.columns if c in shown)
+        return ", ".join(dict.fromkeys(f"{c.kind} {shown[c]}" for c in self.columns if c in shown))
 
     def geometry(self) -> str:
         """Describe how images become views, by model where the records differ."""
@@ -341,7 +341,9 @@ def fact_text(result: Result, name: str) -> str:
     value = FACTS[name](result)
     if isinstance(value, str):
         return value
-    return count(value) if name == "param_count" else f"{value:,}"
+    if name == "param_count":
+        return count(value) if value else ""  # unknown
+    return f"{value:,}"
 
 
 def to_frame(cells: Sequence[Cell]) -> pd.DataFrame:

@@ -295,6 +295,14 @@ def test_show_draws_objects_by_how_often_they_are_detected(tmp_path: Path) -> No
     Image.open(tmp_path / "detector.png").verify()
 
 
+def test_show_image_without_whole_objects_raises(tmp_path: Path) -> None:
+    place = cases.write_yolo(tmp_path / "set")
+    picture = str(place / "images" / "d.png")
+    words = ["-m", f"{cases.NETWORKS}:detector", "-d", f"yolo:{place}"]
+    done = shell("show", picture, *words, "-o", str(tmp_path / "x.png"), code=1)
+    assert "expected objects that are whole in every view up to 3 px, got none in d.png" in done.err
+
+
 # --- sources of models
 
 
