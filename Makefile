@@ -24,7 +24,7 @@ demo: install
 	$(BIN)/shiftbench plot $(DEMO)/runs --output $(DEMO)/curves.png
 
 # Verify the leaderboard's records and rebuild everything that is made from them.
-RECORDS := $(wildcard results/records results/camera results/seeds)
+RECORDS := $(wildcard results/records results/camera results/seeds results/detection)
 leaderboard: install
 	$(BIN)/shiftbench verify $(RECORDS)
 	$(BIN)/shiftbench leaderboard $(RECORDS) --update results/README.md --output results/leaderboard.csv

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shiftbench.report.formats import markers
+from shiftbench.tables import PROBABILITY, read_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -21,6 +23,15 @@ def test_generated_tables_equal_those_of_the_records(monkeypatch: pytest.MonkeyP
             first, last = markers(name)
             written = text[text.index(first) + len(first) : text.index(last)]
             assert written.strip() == make(), f"{name}: run `make leaderboard`"
+
+
+def test_records_of_detectors_contain_no_boxes() -> None:
+    files = sorted((DOCS.parent / "results" / "detection").rglob("*.parquet"))
+    assert files
+    for file in files:
+        tables, _ = read_tables(file)
+        numbers = {n for n, a in tables.arrays.items() if np.issubdtype(a.dtype, np.floating)}
+        assert all(name.endswith(PROBABILITY) for name in numbers), file
 
 
 def test_arrows_figure_has_a_row_per_network(monkeypatch: pytest.MonkeyPatch) -> None:
