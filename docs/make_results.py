@@ -32,6 +32,12 @@ from results_align import (
     aligned_summary,
     arrows,
 )
+from results_detection import (
+    detectors,
+    detectors_aligned,
+    detectors_halves,
+    detectors_paired,
+)
 from results_findings import findings
 from results_metrics import correlations, passes_figure, passes_until_different
 from results_public import front, networks, opening, predicts, published, zoo
@@ -173,6 +179,12 @@ PAGES: Mapping[Path, Tables] = {
         "aligned-paired": aligned_paired,
         "aligned-scenes": aligned_scenes,
         "aligned-scenes-paired": aligned_scenes_paired,
+    },
+    DOCS / "results" / "detection.md": {
+        "detectors": detectors,
+        "detectors-halves": detectors_halves,
+        "detectors-aligned": detectors_aligned,
+        "detectors-paired": detectors_paired,
     },
     DOCS / "results" / "repair.md": {
         "repaired": repaired,

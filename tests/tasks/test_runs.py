@@ -625,7 +625,7 @@ def test_boxes_at_scale_2_are_moved_back_by_the_offset_of_window_and_crop(
             # The center of the spot in network pixels.
             assert ((x1 + x2) / 2, (y1 + y2) / 2) == pytest.approx((66, 57), abs=0.01)
             chosen |= {moved.dy, moved.dx}
-    assert any(d % 0.5 for d in chosen) == (remedy == "+align:4")  # others move by whole pixels
+    assert any(d % 0.5 for d in chosen) == (remedy == "+align:4")  # others use integer shifts
 
 
 @pytest.mark.parametrize("remedy", ["", "+align:4"])
