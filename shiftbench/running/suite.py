@@ -13,12 +13,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -118,71 +116,44 @@ def run_all(
         fresh: Discard existing records.
         prepare: Applied to every data set, for example to take a subset.
         callback: Called with the title of each run; returns the callback of its progress.
-
-    Raises:
-        UsageError: Models of two tasks on the same images, before either is predicted if one
-            follows the other.
     """
     opened: dict[tuple[str, str | None, Path | None], ImageSet] = {}
-    first: dict[tuple[str, str | None], tuple[str, str]] = {}  # images -> model and task
-    specs = with_shared_view(specs)
-
-    @lru_cache(maxsize=2)  # a run and the next one
-    def load(number: int) -> _Loaded:
-        spec = specs[number]
+    tasks: dict[tuple[str, str | None], tuple[str, str]] = {}  # images -> first model, its task
+    for number, spec in enumerate(with_shared_view(specs), 1):
         source = spec.data, spec.split, spec.class_map
-        if source not in opened:
-            opened[source] = prepare(spec.load_data())
-        dataset = opened[source]
-        folder = record_folder(Path(output), spec.shown, dataset.name)
-        digest = run_digest(spec, spec.model, spec.checkpoint, dataset)
-        done = None if fresh else find_finished(folder, digest)
-        model = spec.load_model(dataset) if done is None else None
-        return _Loaded(dataset, model, folder, digest, done)
-
-    for number, spec in enumerate(specs):
-        for following, one in list(enumerate(specs))[number : number + 2]:
-            task = None
-            with suppress(ShiftbenchError, AftModelsError):  # raised by the run itself
-                task = load(following).task
-            name, other = first.get((one.data, one.split), ("", task))
-            if task is not None and task != other:
-                raise UsageError(
-                    f"expected models of one task on {one.data}, got {name} for {other} and "
-                    f"{one.shown} for {task}. Use a command for each task"
-                )
-            if task is not None:
-                first[one.data, one.split] = one.shown, task
-        title = f"{number + 1}/{len(specs)} {spec.shown}" if len(specs) > 1 else spec.shown
+        title = f"{number}/{len(specs)} {spec.shown}" if len(specs) > 1 else spec.shown
         try:
-            dataset, model, folder, digest, done = load(number)
-            if model is not None:
+            if source not in opened:
+                opened[source] = prepare(spec.load_data())
+            dataset = opened[source]
+            folder = record_folder(Path(output), spec.shown, dataset.name)
+            digest = run_digest(spec, spec.model, spec.checkpoint, dataset)
+            done = None if fresh else find_finished(folder, digest)
+            if done is None:
+                model = spec.load_model(dataset)
+                _require_one_task(tasks, spec, model.task.name)
                 show = callback(title)
                 done = run(
                     model, dataset, spec, output, execution=execution, fresh=fresh, callback=show
                 )
                 note_finished(folder, digest, done)
+            elif done.record is not None:
+                _require_one_task(tasks, spec, done.record.conditions["task"])
             yield Outcome(spec, done)
         except (ShiftbenchError, AftModelsError) as error:
             yield Outcome(spec, None, error)
 
 
-class _Loaded(NamedTuple):
-    """The data and, unless the run was finished before, the model of a run."""
-
-    dataset: ImageSet
-    model: Model | None
-    folder: Path  # of the record
-    digest: str  # of everything that the run depends on
-    done: RunResult | None  # of an equal run that was finished before
-
-    @property
-    def task(self) -> str | None:
-        """Name of the task; None if unknown."""
-        if self.model is not None:
-            return self.model.task.name
-        record = None if self.done is None else self.done.record
-        return None if record is None else record.conditions["task"]
+def _require_one_task(
+    tasks: dict[tuple[str, str | None], tuple[str, str]], spec: RunSpec, task: str
+) -> None:
+    """Raise UsageError if an earlier model on the same images has another task."""
+    name, first = tasks.setdefault((spec.data, spec.split), (spec.shown, task))
+    if task != first:
+        raise UsageError(
+            f"expected models of one task on {spec.data}, got {name} for {first} and "
+            f"{spec.shown} for {task}. Use a command for each task"
+        )
 
 
 def with_shared_view(specs: Sequence[RunSpec]) -> list[RunSpec]:
