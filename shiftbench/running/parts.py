@@ -140,16 +140,15 @@ class PartBatch(ImageBatch):
         """Return the remedies for the window of an image, the innermost first."""
         size = self.frames[row].window
         if size not in self._sizes:
-            self._sizes[size] = []
+            built: list[InputRemedy] = []
             height, width = size
             for remedy in self.remedies:  # each takes the window that the next one returns
                 own = remedy.resized((height, width))
-                self._sizes[size].append(
-                    own.to(self.canvas.device) if isinstance(own, nn.Module) else own
-                )
+                built.append(own.to(self.canvas.device) if isinstance(own, nn.Module) else own)
                 height, width = (
                     remedy.scale * (side + 2 * remedy.margin) for side in (height, width)
                 )
+            self._sizes[size] = built
         return self._sizes[size]
 
     def _window(self, row: int, view: View) -> Tensor:
