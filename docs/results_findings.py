@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from records_tables import at, committed, difference, lost, record
 from results_align import aligned_pairs, aligned_summary, remedy_of
-from results_metrics import median_passes
+from results_metrics import common_medians
 from results_public import networks
 from results_seeds import IMAGENETTE, NETWORKS, SEEDS, seeds_summary, trained
 
@@ -115,26 +115,25 @@ def _alias_free() -> Finding:
     text = ", ".join(f"{drop:.1f} ({row})" for row, drop in drops.items())
     evidence = f"Under crops up to 6 px, accuracy drops by {text} points. {seeds_summary()}"
     return Finding(
-        "Alias-free networks lose half as much under crops.",
+        "On Imagenette, the alias-free network loses half as much under crops.",
         evidence.strip(),
         "alias-free",
         "curves-imagenette",
         "Adversarial accuracy of three XCiTs on Imagenette against max shift",
         [r for group in trained().values() for r in group] or list(results.values()),
-        "shiftbench run results/suites/imagenette.yaml --suite-root DIR",
+        "shiftbench run results/suites/imagenette-seeds.yaml --suite-root DIR -o results/seeds",
         f"{len(SEEDS) + 1} seeds" if trained() else "one seed",
     )
 
 
 def _metrics() -> Finding:
-    medians = median_passes()
-    cheap, dear = (f"{medians[name]:,.0f}" for name in ("consistency, crop", "crop 6 px"))
+    pairs, (cheap, dear) = common_medians("consistency, crop", "crop 6 px")
     results = [r for r in committed() if at("crop", 1) in r.scores]
     return Finding(
         "Random consistency ranks networks at the lowest cost.",
-        "The median pair of networks differs significantly after "
-        f"{cheap} forward passes of random crops, and after {dear} of the whole grid up to 6 px. "
-        "Random shifts of one type do not predict the worst case of another.",
+        f"The median of {pairs} pairs of networks differs significantly after {cheap:,.0f} forward "
+        f"passes of random crops, and after {dear:,.0f} of the whole grid up to 6 px. No random "
+        "consistency predicts the worst case of `bilinear` shifts.",
         "which-metric",
         "passes",
         "Forward passes until two networks differ, by measurement",

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from records_tables import RESULTS, at, count, extent, paired_test, points, record, table
+from records_tables import RESULTS, at, extent, points, record, table
 
+from shiftbench.records.compare import IMAGES, unequal
 from shiftbench.records.folder import load_records
 from shiftbench.records.result import Result
 from shiftbench.scores import ACCURACY, ScoreName
+from shiftbench.statistics import compare_paired
 
 IMAGENETTE = "imagenette128"
 NETWORKS = {
@@ -19,7 +21,7 @@ NETWORKS = {
     "APS": "xcit_pico_6_p8_aps.imagenette",
     "alias-free": "xcit_pico_6_p8_af.imagenette",
 }
-SEEDS = (1,)  # besides seed 0, whose records are on the leaderboard
+SEEDS = (1, 2)  # besides seed 0, whose records are on the leaderboard
 REPLICATES = 2000  # of the bootstrap
 UNMEASURED = "The effect of another seed was not measured."
 SCORES = {
@@ -43,72 +45,80 @@ def trained() -> dict[str, list[Result]]:
     }
 
 
-def shared_scores(networks: Mapping[str, list[Result]]) -> dict[str, ScoreName]:
-    """Return the scores that every record has, by title."""
-    results = [result for group in networks.values() for result in group]
-    return {
-        title: name
-        for title, name in SCORES.items()
-        if results and all(name in result.scores for result in results)
-    }
+def measured(networks: Mapping[str, list[Result]]) -> dict[str, dict[str, pd.DataFrame]]:
+    """Return the outcomes of each score by network: a row per image, a column per seed.
+
+    Scores that fewer than two seeds have are left out. All networks share images and seeds.
+    """
+    found = {}
+    for title, name in SCORES.items():
+        seeds = [
+            i
+            for i, group in enumerate(zip(*networks.values(), strict=True))
+            if all(name in result.scores for result in group)
+        ]
+        if len(seeds) < 2:
+            continue
+        settings = [networks[row][i].settings_of(name) for row in networks for i in seeds]
+        # The number of images may differ: outcomes are joined by image.
+        assert not any(unequal(settings[0], other, skip=IMAGES) for other in settings), name
+        columns = {(row, i): networks[row][i].outcomes()[name] for row in networks for i in seeds}
+        outcomes = pd.concat(columns, axis=1, join="inner").dropna()
+        found[title] = {row: outcomes[row] for row in networks}
+    return found
 
 
 def seeds() -> str:
-    """Tabulate each score by seed, and the mean over seeds."""
-    networks = trained()
+    """Tabulate each score by seed, and the mean over seeds, on the images of all networks."""
     rows = []
-    for title, name in shared_scores(networks).items():
-        n = count([result.scores for group in networks.values() for result in group], name)
-        for row, group in networks.items():
-            values = [100 * result.scores[name].value for result in group]
-            cells = [f"{value:.1f}" for value in [*values, float(np.mean(values))]]
-            rows.append([f"{title}{n}: {row}", *cells])
-    return table(["%", *_titles(), "mean"], rows) if rows else UNMEASURED
+    for title, outcomes in measured(trained()).items():
+        for row, frame in outcomes.items():
+            cells = _by_seed({i: f"{100 * mean:.1f}" for i, mean in frame.mean().items()})
+            mean = f"{100 * frame.to_numpy().mean():.1f}"
+            rows.append([f"{title}, n={len(frame):,}: {row}", *cells, mean])
+    return table(["%", *_by_seed(), "mean"], rows) if rows else UNMEASURED
 
 
 def seeds_paired() -> str:
     """Tabulate the difference of the alias-free network to the others by seed, and the mean."""
-    networks = trained()
     rows = []
-    for title, name in shared_scores(networks).items():
+    for title, outcomes in measured(trained()).items():
         for other in ("baseline", "APS"):
-            pairs = list(zip(networks[other], networks["alias-free"], strict=True))
-            cells = [points(paired_test(first, second, name)) for first, second in pairs]
-            value, low, high = (100 * number for number in mean_difference(pairs, name))
+            first, second = outcomes[other], outcomes["alias-free"]
+            cells = {i: points(compare_paired(first[i], second[i])) for i in first}
+            value, low, high = (100 * number for number in mean_difference(second - first))
             mean = f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
-            rows.append([f"{title}: alias-free - {other}", *cells, mean])
-    return table(["points", *_titles(), "mean"], rows) if rows else ""
+            rows.append([f"{title}: alias-free - {other}", *_by_seed(cells), mean])
+    return table(["points", *_by_seed(), "mean"], rows) if rows else ""
 
 
 def seeds_summary() -> str:
     """State the difference under crops up to 6 px, over seeds."""
-    networks = trained()
-    if at("crop", 6) not in shared_scores(networks).values():
+    outcomes = measured(trained()).get(extent("crop", 6))
+    if outcomes is None:
         return ""
     texts = []
     for other in ("baseline", "APS"):
-        pairs = list(zip(networks[other], networks["alias-free"], strict=True))
-        value, low, high = (100 * number for number in mean_difference(pairs, at("crop", 6)))
+        change = outcomes["alias-free"] - outcomes[other]
+        value, low, high = (100 * number for number in mean_difference(change))
         texts.append(f"{value:.1f} [{low:.1f}, {high:.1f}] points to {other}")
     return (
-        f"Over {len(SEEDS) + 1} seeds and images, the mean difference of the alias-free network "
-        f"under crops up to 6 px is {' and '.join(texts)}."
+        f"Over {outcomes['baseline'].shape[1]} seeds and images, the mean difference of the "
+        f"alias-free network under crops up to 6 px is {' and '.join(texts)}."
     )
 
 
-def _titles() -> list[str]:
-    return [f"seed {seed}" for seed in (0, *SEEDS)]
+def _by_seed(cells: Mapping[int, str] | None = None) -> list[str]:
+    """Return a cell per seed, blank where a score was not measured; without cells the titles."""
+    seeds = (0, *SEEDS)
+    if cells is None:
+        return [f"seed {seed}" for seed in seeds]
+    return [cells.get(i, "") for i in range(len(seeds))]
 
 
-def mean_difference(
-    pairs: list[tuple[Result, Result]], name: ScoreName
-) -> tuple[float, float, float]:
-    """Return the mean difference over seeds and images with its bootstrap interval."""
-    columns = [
-        second.outcomes()[name] - first.outcomes()[name]  # aligned by image
-        for first, second in pairs
-    ]
-    differences = pd.concat(columns, axis=1, join="inner").dropna().to_numpy().T
+def mean_difference(change: pd.DataFrame) -> tuple[float, float, float]:
+    """Return the mean over images (rows) and seeds (columns) with its bootstrap interval."""
+    differences = change.to_numpy(np.float64).T
     return (float(differences.mean()), *bootstrap(differences))
 
 
