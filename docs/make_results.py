@@ -39,6 +39,7 @@ from results_detection import (
     detectors_paired,
 )
 from results_findings import findings
+from results_interpolation import interpolation_agreement, interpolation_networks
 from results_metrics import correlations, passes_figure, passes_until_different
 from results_public import front, networks, opening, predicts, published, zoo
 from results_remedies import ablation, margin_paired, margin_scores
@@ -208,6 +209,8 @@ PAGES: Mapping[Path, Tables] = {
     DOCS / "results" / "which-metric.md": {
         "passes": passes_until_different,
         "correlations": correlations,
+        "interpolation-networks": interpolation_networks,
+        "interpolation-agreement": interpolation_agreement,
     },
 }
 
