@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from records_tables import RESULTS, at, at_camera_scale, committed, points, shown, table
+from records_tables import RESULTS, at, at_camera_scale, points, record, shown, table
 from results_metrics import correlation_cell
 from results_public import FEWEST_NETWORKS
 
@@ -46,7 +46,7 @@ def measured() -> tuple[Network, ...]:
     found = []
     for interpolated in load_records([RESULTS / "interpolation"]):
         data, name = interpolated.data.name, interpolated.model.name
-        (plain,) = (r for r in committed() if (r.model.name, r.data.name) == (name, data))
+        plain = record(name, data)
         moved = plain if CAMERA in plain.scores else _at_camera_scale(name, data)
         columns = {"camera": moved.outcomes()[CAMERA]}
         for title, score in SUBSTITUTES.items():
